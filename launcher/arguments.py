@@ -1,0 +1,114 @@
+"""The arguments of `vllm serve`: those of the profile and those after `--`, and what happens when they meet.
+
+An argument after `--` replaces the profile's of the same name. Some are refused instead, because a second value would
+leave the launcher believing in the first: it must know the address, the drafter and the model. Secrets are refused because
+every user of the machine can read a command line.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from launcher.errors import UsageProblem
+from launcher.profiles import Profile
+
+SHORT = {"sc": "speculative-config", "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "cc": "compilation-config",
+         "dp": "data-parallel-size", "h": "help"}  # fmt: skip
+SECRETS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
+LAUNCHER_OWNS = {
+    "host": "--host before the --",
+    "port": "--port before the --",
+    "uds": "--host and --port before the --",
+}
+SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
+
+
+def build(
+    profile: Profile, extra: tuple[str, ...], model: str, drafter: tuple[str, str | None] | None, host: str, port: int
+) -> tuple[list[str], list[str]]:
+    """Everything after `vllm serve`, and notes. Raises UsageProblem."""
+    given = names(extra)
+    _refuse(profile, extra, given)
+    argv = [model]
+    if profile.model.revision:
+        argv += ["--revision", profile.model.revision]
+    if "served-model-name" not in given:
+        argv += ["--served-model-name", profile.served_name]
+    argv += ["--host", host, "--port", str(port)]
+    notes = []
+    for name, value in profile.args.items():
+        plain = {name, name.removeprefix("no-"), f"no-{name}"}
+        if plain & given:
+            notes.append(f"--{(plain & given).pop()} after -- wins over {name}: {value} of the profile")
+        else:
+            argv += option(name, value)
+    if profile.speculative:
+        argv += ["--speculative-config", json.dumps(_speculative(profile, drafter))]
+    return argv + list(extra), notes
+
+
+def names(extra: tuple[str, ...]) -> set[str]:
+    """Long names of the options in `extra`: dashes off, underscores as dashes, short names spelt out, `.sub.key` cut."""
+    found = set()
+    for token in extra:
+        if len(token) > 1 and token.startswith("-") and not token[1].isdigit() and token[1] != ".":
+            name = token.split("=", 1)[0].lstrip("-").split(".", 1)[0].replace("_", "-")
+            found.add(SHORT.get(name, name) if not token.startswith("--") else name)
+    return found
+
+
+def option(name: str, value: Any) -> list[str]:
+    """One option as vLLM reads it: true -> --name, false -> --no-name, list -> several words, mapping -> JSON."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+
+
+def quote(text: str) -> str:
+    return shlex.quote(text)
+
+
+def _speculative(profile: Profile, drafter: tuple[str, str | None] | None) -> dict[str, Any]:
+    assert profile.speculative is not None
+    config = profile.speculative.model_dump()
+    if drafter:
+        config["model"] = drafter[0]
+        if drafter[1]:
+            config["revision"] = drafter[1]
+    return config
+
+
+def _refuse(profile: Profile, extra: tuple[str, ...], given: set[str]) -> None:
+    if extra and not extra[0].startswith("-"):
+        raise UsageProblem(
+            f"{extra[0]!r} after -- is not an option; the model comes from profile {profile.name!r} ({_model(profile)})"
+        )
+    for name in sorted(given):
+        for secret, variable in SECRETS.items():
+            # vLLM accepts a beginning of a name for the whole, so `--api-k` is --api-key too.
+            if len(name) >= 4 and secret.startswith(name):
+                raise UsageProblem(
+                    f"--{name} after -- would show a secret to every user of this machine; set {variable} in the environment"
+                )
+        if name in LAUNCHER_OWNS:
+            raise UsageProblem(f"--{name} after -- is the launcher's to set; use {LAUNCHER_OWNS[name]}")
+        if name in SPECULATION and profile.speculative:
+            raise UsageProblem(
+                f"--{name} after -- conflicts with speculative (method {profile.speculative.method}, "
+                f"num_speculative_tokens {profile.speculative.num_speculative_tokens}) of profile {profile.name!r}; "
+                "copy the profile into a --profiles-dir folder and change it there"
+            )
+        if name in ("model", "revision"):
+            raise UsageProblem(
+                f"--{name} after -- conflicts with model ({_model(profile)}) of profile {profile.name!r}"
+            )
+
+
+def _model(profile: Profile) -> str:
+    model = profile.model
+    return str(model.id or model.embedded or model.path)

@@ -1,0 +1,319 @@
+"""The `radiance` command. Parses, calls, turns errors into exit codes; decides nothing itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.errors import LauncherError, UsageProblem
+
+if TYPE_CHECKING:
+    from launcher.plan import Options
+
+
+class ServeByDefault(click.Group):
+    """`radiance --profile X` is `radiance serve --profile X`, so that a container needs no sub-command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ("--help", "-h", "--version"):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LauncherError as error:
+            click.echo(f"radiance: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=ServeByDefault, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Serve language models with vLLM and a 2-bit draft head, by profile.
+
+    Without a command, `radiance --profile X` serves.
+    """
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s radiance: %(levelname)s %(message)s", stream=sys.stderr, force=True
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+profiles_dir = click.option(
+    "--profiles-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of profiles laid over the built-in ones.",
+)
+profile_option = click.option(
+    "--profile", required=True, metavar="NAME", help="Name of a profile; see `radiance profiles list`."
+)
+
+
+def serve_options(command: Any) -> Any:
+    """What `serve` and `plan` share. Defaults are those of vLLM: every address, port 8000."""
+    for option in reversed(
+        [
+            profile_option,
+            profiles_dir,
+            click.option("--host", default="0.0.0.0", show_default=True, help="Address of the API."),
+            click.option(
+                "--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="Port of the API."
+            ),
+            click.option(
+                "--metrics-host", default=None, help="Address of /metrics and the probes.  [default: as --host]"
+            ),
+            click.option(
+                "--metrics-port",
+                default=9410,
+                show_default=True,
+                type=click.IntRange(0, 65535),
+                help="Port of /metrics and the probes.",
+            ),
+            click.option(
+                "--grace-seconds",
+                default=30.0,
+                show_default=True,
+                type=click.FloatRange(0),
+                help="Wait after SIGTERM before vLLM is killed.",
+            ),
+            click.option(
+                "--warm-up/--no-warm-up",
+                default=True,
+                show_default=True,
+                help="Make one completion before being ready.",
+            ),
+            click.option(
+                "--wedge-seconds",
+                default=120.0,
+                show_default=True,
+                type=click.FloatRange(1),
+                help="Running requests and no token for so long: radiance_vllm_wedged becomes 1.",
+            ),
+            click.option(
+                "--passthrough/--no-passthrough",
+                default=False,
+                show_default=True,
+                help="Also give vLLM's own metrics on the port of /metrics.",
+            ),
+            click.option("--vllm", default="vllm", show_default=True, help="The vllm executable."),
+            click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM_ARGS...]"),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _options(host: str, port: int, metrics_host: str | None, metrics_port: int, grace_seconds: float, warm_up: bool, vllm: str,
+             extra: tuple[str, ...], wedge_seconds: float, passthrough: bool) -> Options:  # fmt: skip
+    from launcher.plan import Options
+
+    return Options(
+        host,
+        port,
+        metrics_host or host,
+        metrics_port,
+        vllm,
+        grace_seconds,
+        warm_up,
+        extra,
+        wedge_seconds=wedge_seconds,
+        passthrough=passthrough,
+    )
+
+
+@main.command()
+@serve_options
+def serve(profile: str, profiles_dir: Path | None, **options: Any) -> None:
+    """Start vLLM as the profile says and look after it until it is stopped."""
+    from launcher import plan, profiles, supervise, web
+    from launcher.engine import Engine
+
+    planned = plan.build(profiles.find(profile, profiles_dir), _options(**options), os.environ)
+    for note in planned.notes:
+        logging.getLogger("radiance").warning("%s", note)
+    engine = Engine(planned)
+    engine.enter(engine.phase)
+    with web.serving(engine, planned.options.metrics_host, planned.options.metrics_port) as port:
+        logging.getLogger("radiance").info("metrics: http://%s:%d/metrics", planned.options.metrics_host, port)
+        supervise.serve(engine, os.environ)
+
+
+@main.command("plan")
+@serve_options
+@click.option("--format", "form", type=click.Choice(["text", "json", "shell"]), default="text", show_default=True)
+def plan_command(profile: str, profiles_dir: Path | None, form: str, **options: Any) -> None:
+    """Print what `serve` would run. Needs no vLLM, no GPU and no model; secrets are not shown."""
+    from launcher import plan, profiles
+
+    planned = plan.build(profiles.find(profile, profiles_dir), _options(**options), os.environ)
+    click.echo({"text": plan.to_text, "json": plan.to_json, "shell": plan.to_shell}[form](planned, os.environ))
+
+
+@main.group("profiles")
+def profiles_group() -> None:
+    """Look at the profiles."""
+
+
+@profiles_group.command("list")
+@profiles_dir
+def list_command(profiles_dir: Path | None) -> None:
+    """Name, where it was verified, and what each profile serves."""
+    from launcher import profiles
+
+    rows = []
+    for entry in profiles.entries(profiles_dir).values():
+        found = profiles.read(entry.path)
+        rows.append(
+            (
+                found.name,
+                "no" if found.verified == "no" else "yes",
+                "built in" if entry.built_in else "yours",
+                found.summary,
+            )
+        )
+    click.echo(_table([("NAME", "VERIFIED", "FROM", "SUMMARY"), *rows]))
+
+
+@profiles_group.command("show")
+@click.argument("name")
+@profiles_dir
+def show_command(name: str, profiles_dir: Path | None) -> None:
+    """The profile as it was understood, defaults filled in, as JSON."""
+    from launcher import profiles
+
+    click.echo(json.dumps(profiles.find(name, profiles_dir).model_dump(mode="json", exclude_none=True), indent=2))
+
+
+@main.command()
+@profile_option
+@profiles_dir
+def fetch(profile: str, profiles_dir: Path | None) -> None:
+    """Prepare the profile's model ahead of `serve`."""
+    from launcher import profiles, smollm2
+
+    found = profiles.find(profile, profiles_dir)
+    if not found.model.embedded:
+        source = found.model.id or found.model.path
+        raise UsageProblem(
+            f"fetch prepares embedded models; profile {profile!r} uses {source}, which vLLM loads by itself at start"
+        )
+    smollm2.prepare(smollm2.folder(os.environ), lambda line: click.echo(line))
+
+
+@main.command()
+@profile_option
+@profiles_dir
+@click.option("--vllm", default="vllm", show_default=True, help="The vllm executable.")
+def demo(profile: str, profiles_dir: Path | None, vllm: str) -> None:
+    """Serve with the 2-bit head and with the stock head, compare texts and acceptance."""
+    from launcher import demo as demonstration
+    from launcher import profiles
+
+    sys.exit(demonstration.run(profiles.find(profile, profiles_dir), profiles_dir, vllm, os.environ))
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--port", default=9410, show_default=True, type=click.IntRange(1, 65535), help="The --metrics-port of the server."
+)
+def health(host: str, port: int) -> None:
+    """Exit 0 when the server on this machine is ready, 1 when not."""
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace").strip()
+    except (OSError, HTTPException) as error:
+        click.echo(f"not ready: no launcher answers on {host}:{port} ({error})", err=True)
+        sys.exit(1)
+    finally:
+        connection.close()
+    click.echo(text)
+    sys.exit(0 if answer.status == 200 else 1)
+
+
+PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@main.command(context_settings=PASSED_ON)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def accuracy(options: tuple[str, ...]) -> None:
+    """Measure how well the 2-bit head of a model ranks; `radiance accuracy --help`."""
+    _run_module("radiance.accuracy", options)
+
+
+@main.command(context_settings=PASSED_ON)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def tune(options: tuple[str, ...]) -> None:
+    """Find the smallest r that agrees with the exact head; `radiance tune --help`."""
+    _run_module("radiance.tune", options)
+
+
+@main.command(context_settings=PASSED_ON)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def bench(options: tuple[str, ...]) -> None:
+    """Time the draft head on the GPU at hand, beside the stock head; `radiance bench head --help`."""
+    _run_module("radiance.bench", options)
+
+
+@main.command(context_settings=PASSED_ON)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def vocab(options: tuple[str, ...]) -> None:
+    """Build a draft vocabulary from your own text; `radiance vocab build --help`."""
+    _run_module("radiance.vocab", options)
+
+
+def _run_module(name: str, options: tuple[str, ...]) -> None:
+    """Become `python -m name`: it needs torch, which this process must not load. Exit code and signals are its own."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", name, *options])
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--port", default=9410, show_default=True, type=click.IntRange(1, 65535), help="The --metrics-port of the server."
+)
+@click.option("--json", "as_json", is_flag=True, help="All of it, as /status gives it.")
+def status(host: str, port: int, as_json: bool) -> None:
+    """What a running server does, on one screen. Exit 0 when it is ready, 1 when not."""
+    import httpx
+
+    from launcher import report
+    from launcher.engine import base_url
+
+    try:
+        found = httpx.get(f"{base_url(host, port)}/status", trust_env=False, timeout=10).raise_for_status().json()
+    except (httpx.HTTPError, ValueError) as error:
+        click.echo(f"no launcher answers on {host}:{port} ({error})", err=True)
+        sys.exit(1)
+    click.echo(json.dumps(found, indent=2) if as_json else report.text(found))
+    sys.exit(0 if found["ready"] else 1)
+
+
+@main.command()
+def version() -> None:
+    """Versions of Radiance and of the vLLM beside it."""
+    from importlib import metadata
+
+    for name in ("radiance-vllm", "vllm"):
+        try:
+            click.echo(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            click.echo(f"{name} not installed")
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )

@@ -1,0 +1,231 @@
+"""Profile + options + environment -> ServePlan: everything that `radiance serve` will do, as a value.
+
+Plan, then act: `build` is pure (no disk, no network, no clock), so `radiance plan` shows on a laptop what a GPU machine
+would run, and a test compares plans instead of watching processes. supervise.py is the one that acts.
+
+Who wins: options > environment > profile. Every time an environment variable beats the profile, `notes` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from launcher import arguments, smollm2
+from launcher.errors import SettingsConflict
+from launcher.profiles import FastDraft, Profile, looks_secret
+from radiance import settings
+from radiance.errors import SettingsError
+from radiance.settings import Mode, Require
+
+MODES = {FastDraft.ENABLED: Mode.ON, FastDraft.DISABLED: Mode.OFF, FastDraft.SHADOW: Mode.SHADOW}
+#: vLLM reports usage to its authors unless told not to
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+NO_LINKS = "set enableServiceLinks: false"
+# What the kubelet writes into VLLM_PORT and its like when a Service is called "vllm": vLLM would take it for a number.
+_SERVICE_URI = re.compile(r"^(tcp|udp|sctp)://")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command line adds to a profile."""
+
+    host: str = "0.0.0.0"
+    port: int = 8000
+    metrics_host: str = "0.0.0.0"
+    metrics_port: int = 9410
+    vllm: str = "vllm"
+    grace_seconds: float = 30.0
+    warm_up: bool = True
+    extra: tuple[str, ...] = ()
+    #: running requests and no token for so long: wedged
+    wedge_seconds: float = 120.0
+    #: vLLM's own metrics on the launcher's port too
+    passthrough: bool = False
+
+
+@dataclass(frozen=True)
+class ServePlan:
+    """`env` is what gets set on top of the inherited environment, `unset` what is taken out of it."""
+
+    profile: str
+    summary: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    unset: tuple[str, ...]
+    #: inherited variables whose values are never shown
+    secrets: tuple[str, ...]
+    #: folders that must hold a checkpoint before vLLM starts
+    model_folders: tuple[Path, ...]
+    embedded: str | None
+    #: where the private state folder is made; None = the system's temporary folder
+    state_parent: Path | None
+    options: Options
+    mode: Mode
+    require: Require
+    rerank: int | None
+    draft_vocab: Path | None
+    startup_budget_seconds: int
+    #: draft tokens of a draft; None: the profile does not speculate
+    depth: int | None
+    acceptance_per_draft_min: float | None
+    draft_head_latency_seconds_max: float | None
+    #: decisions worth a line, and warnings
+    notes: tuple[str, ...]
+
+
+def build(profile: Profile, options: Options, environ: Mapping[str, str]) -> ServePlan:
+    """Decide everything. Raises SettingsConflict (environment) or UsageProblem (arguments after --)."""
+    try:
+        user = settings.read(environ)
+    except SettingsError as error:
+        raise SettingsConflict(str(error)) from error
+    if user.draft_vocab and not user.draft_vocab.is_absolute():
+        raise SettingsConflict(
+            f"RADIANCE_DRAFT_VOCAB={user.draft_vocab} is a relative path; give an absolute one: workers may run elsewhere"
+        )
+    notes = [_service_links(user.ignored)] if user.ignored else []
+    unset = tuple(
+        sorted(name for name, value in environ.items() if name.startswith("VLLM_") and _SERVICE_URI.match(value))
+    )
+    notes += [
+        f"{name} is dropped: its value is a Kubernetes service link, no vLLM setting; {NO_LINKS} or rename the Service"
+        for name in unset
+    ]
+
+    folders = _folders(profile, environ)
+    mode = _winner("RADIANCE_FAST_DRAFT", user.mode, MODES[profile.fast_draft], environ, notes)
+    rerank = _winner("RADIANCE_DRAFT_RERANK", user.rerank, profile.rerank, environ, notes)
+    require = _winner("RADIANCE_REQUIRE", user.require, profile.require, environ, notes)
+    if mode is not Mode.OFF and profile.speculative is None:
+        notes.append(
+            "RADIANCE_FAST_DRAFT asks for the 2-bit draft head, but this profile does not speculate: it will stay off"
+        )
+
+    env = dict(QUIET)
+    if profile.model.id is None and not (profile.drafter and profile.drafter.id):
+        env["HF_HUB_OFFLINE"] = "1"
+    env |= profile.env
+    for name in sorted(env):
+        if environ.get(name) and name not in unset:
+            if environ[name] != env[name] and name in profile.env:
+                notes.append(f"{name}={environ[name]} from the environment wins over {env[name]} of the profile")
+            env[name] = environ[name]
+    env |= {"RADIANCE_FAST_DRAFT": str(mode), "RADIANCE_REQUIRE": str(require)}
+    if rerank is not None:
+        env["RADIANCE_DRAFT_RERANK"] = str(rerank)
+
+    argv, more = arguments.build(
+        profile, options.extra, _model(profile, environ), _drafter(profile, environ), options.host, options.port
+    )
+    return ServePlan(
+        profile=profile.name,
+        summary=profile.summary,
+        argv=(options.vllm, "serve", *argv),
+        env=MappingProxyType(dict(sorted(env.items()))),
+        unset=unset,
+        secrets=tuple(sorted(name for name, value in environ.items() if value and looks_secret(name))),
+        model_folders=folders,
+        embedded=profile.model.embedded,
+        state_parent=user.state_dir,
+        options=options,
+        mode=mode,
+        require=require,
+        rerank=rerank,
+        draft_vocab=user.draft_vocab,
+        startup_budget_seconds=profile.startup_budget_seconds,
+        depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
+        acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
+        draft_head_latency_seconds_max=profile.expected.draft_head_latency_seconds_max,
+        notes=(*notes, *more),
+    )
+
+
+def _winner(name: str, from_user: Any, from_profile: Any, environ: Mapping[str, str], notes: list[str]) -> Any:
+    if not environ.get(name, "").strip():
+        return from_profile
+    if from_user != from_profile:
+        notes.append(f"{name}={from_user} from the environment wins over {from_profile} of the profile")
+    return from_user
+
+
+def _service_links(names: tuple[str, ...]) -> str:
+    return f"ignored, Kubernetes service links and not settings: {', '.join(names)}; {NO_LINKS} to be rid of them"
+
+
+def _model(profile: Profile, environ: Mapping[str, str]) -> str:
+    model = profile.model
+    if model.embedded:
+        return str(smollm2.folder(environ))
+    return model.id or str(model.path)
+
+
+def _drafter(profile: Profile, environ: Mapping[str, str]) -> tuple[str, str | None] | None:
+    """Where the drafter lies and its revision; None if the model carries it."""
+    drafter = profile.drafter
+    if drafter is None:
+        return None
+    if drafter.same_as_model:
+        return _model(profile, environ), profile.model.revision
+    return drafter.id or str(drafter.path), drafter.revision
+
+
+def _folders(profile: Profile, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    paths = [profile.model.path, profile.drafter.path if profile.drafter else None]
+    embedded = [smollm2.folder(environ)] if profile.model.embedded else []
+    return tuple(dict.fromkeys([*embedded, *(path for path in paths if path is not None)]))
+
+
+def to_json(plan: ServePlan, hide: Mapping[str, str]) -> str:
+    value = {
+        "profile": plan.profile,
+        "argv": list(plan.argv),
+        "env": dict(plan.env) | dict.fromkeys(plan.secrets, "(inherited, not shown)"),
+        "unset": list(plan.unset),
+        "state_dir": f"made at start, private, in {plan.state_parent or 'the temporary folder'}",
+        "api": f"http://{plan.options.host}:{plan.options.port}",
+        "metrics": f"http://{plan.options.metrics_host}:{plan.options.metrics_port}/metrics",
+        "fast_draft": plan.mode.name.lower(),
+        "require": str(plan.require),
+        "startup_budget_seconds": plan.startup_budget_seconds,
+        "notes": list(plan.notes),
+    }
+    return redact(json.dumps(value, indent=2), plan, hide)
+
+
+def to_shell(plan: ServePlan, hide: Mapping[str, str]) -> str:
+    """A command to paste: the same vLLM without the launcher around it (no exporter, no state folder, no readiness)."""
+    parts = ["env", *(f"-u {name}" for name in plan.unset)]
+    parts += [f"{name}={arguments.quote(value)}" for name, value in plan.env.items()]
+    return redact(" \\\n  ".join([*parts, " ".join(map(arguments.quote, plan.argv))]), plan, hide)
+
+
+def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
+    options = plan.options
+    rows = [("profile", f"{plan.profile}: {plan.summary}"), ("command", " ".join(map(arguments.quote, plan.argv)))]
+    rows += [("env", f"{name}={value}") for name, value in plan.env.items()]
+    rows += [("env", f"{name} (inherited, not shown)") for name in plan.secrets]
+    rows += [("unset", name) for name in plan.unset]
+    rows += [
+        ("state", f"a private folder, made at start, in {plan.state_parent or 'the temporary folder'}"),
+        ("model", ", ".join(map(str, plan.model_folders)) or "from the hub, fetched by vLLM"),
+        ("api", f"http://{options.host}:{options.port}"),
+        ("metrics", f"http://{options.metrics_host}:{options.metrics_port}/metrics"),
+        ("ready in", f"at most {plan.startup_budget_seconds} s, else exit 124"),
+    ]
+    rows += [("note", note) for note in plan.notes]
+    return redact("\n".join(f"{name:<9} {value}" for name, value in rows), plan, hide)
+
+
+def redact(text: str, plan: ServePlan, environ: Mapping[str, str]) -> str:
+    """`text` without the value of any secret variable, wherever it got in."""
+    for name in plan.secrets:
+        value = environ.get(name, "")
+        if len(value) >= 6:
+            text = text.replace(value, "***").replace(json.dumps(value)[1:-1], "***")
+    return text

@@ -1,0 +1,299 @@
+"""DraftHead: the 2-bit copy of one LM head, beside the head itself. coarse -> select -> rerank -> answer.
+
+It knows torch and our own parts, not vLLM: hook.py puts it into a drafter. Its state is a HeadStatus that only this class
+changes; a state change is logged and kept with its time, reason and phase. A failure inside never reaches the caller: the
+answer then comes from the stock head, which hook.py keeps, and the state becomes DECLINED and says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+
+from radiance import pack, quantise, reference, shortlist, tuning
+from radiance.errors import UnsupportedHead
+from radiance.settings import DEFAULT_RERANK, MAX_RERANK
+from radiance.source import Source
+from radiance.status import HeadState, HeadStatus, Phase
+
+log = logging.getLogger("vllm.radiance")
+
+#: rows of the source head whose bytes are kept at packing time and compared before the first use
+SAMPLE_ROWS = 64
+#: a caller that asks for k candidates needs 4 k reranked rows (at 2 k DFlash2 was seen to lose 5 % of its acceptance)
+RERANK_PER_TOP_K = 4
+
+
+class DraftHead:
+    """One head. `n_valid` rows of the source are real, the rest is padding; `dtype` is that of the draft rows; `vocab` int32,
+    ascending: the only rows that may be drafted (radiance/vocab.py)."""
+
+    def __init__(
+        self,
+        source: Source,
+        status: HeadStatus,
+        *,
+        n_valid: int,
+        rerank: int | None,
+        dtype: torch.dtype = torch.bfloat16,
+        vocab: torch.Tensor | None = None,
+        shadow: bool = False,
+        shadow_sample: int = 0,
+    ) -> None:
+        self.source = source
+        self.vocab = None if vocab is None else vocab.to(source.weight.device)
+        self.packed_rows = n_valid if vocab is None else len(vocab)
+        self.dtype = dtype
+        self.status = status
+        self.n_valid = n_valid
+        self.rerank = min(rerank or DEFAULT_RERANK, self.packed_rows)
+        self.asked_rerank = rerank
+        self.shadow = shadow
+        self.shadow_sample = shadow_sample
+        self.quantised: quantise.Quantised | None = None
+        self._sample_ids = (
+            torch.linspace(0, n_valid - 1, min(SAMPLE_ROWS, n_valid)).round().long().to(source.weight.device)
+        )
+        self._sample: torch.Tensor | None = None
+        self._verified = False
+        #: a graph may hold the addresses of the packed copy: it then lives as long as this head
+        self._captured = False
+        self._kept: quantise.Quantised | None = None
+        self._eager_calls = 0
+        self.counters = _counters(source.weight.device)
+        self.crossover = _crossover(source)
+        status.n, status.k, status.rerank = source.n, source.k, self.rerank
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def move(self, state: HeadState, reason: str = "", phase: Phase = Phase.LOAD) -> None:
+        """Change the state: kept, timed, logged. The same state and reason again is no change."""
+        if self.status.enter(state, reason, phase):
+            log.log(
+                logging.WARNING if state is HeadState.DECLINED else logging.INFO,
+                "Radiance draft head %s (%s): %s%s, phase %s",
+                self.status.name,
+                self.status.drafter,
+                state.upper(),
+                f" ({reason})" if reason else "",
+                phase,
+            )
+
+    def decline(self, reason: str, detail: str = "", phase: Phase = Phase.SERVING) -> None:
+        """Give up for good: the stock head answers from here on, and the packed copy is freed unless captured graphs, which
+        go on replaying what they captured, still read it."""
+        if detail:
+            log.warning("Radiance draft head %s: %s", self.status.name, detail)
+        if self._captured:
+            log.warning("Radiance draft head %s: captured graphs keep using the packed copy", self.status.name)
+            self._kept = self.quantised
+        else:
+            self.status.packed_bytes = 0
+        self.quantised = self._sample = None
+        self._verified = False
+        self.move(HeadState.DECLINED, reason, phase)
+
+    # -- packing -------------------------------------------------------------------------------------------------------
+
+    def looks_empty(self) -> bool:
+        """True if every sampled row is zero or not finite: nothing has been loaded into this head yet.
+
+        Only a reason to wait, never a proof that the head is final: use() compares bytes before the first answer.
+        """
+        rows = self.source.gather(self._sample_ids)
+        return not bool(((rows != 0) & rows.isfinite()).any())
+
+    def pack(self, phase: Phase, *, late: bool) -> None:
+        """Quantise now. `late`: the head was not final when the drafter was loaded. Declines instead of raising."""
+        try:
+            if self.looks_empty():
+                self.move(HeadState.WAITING, "empty", phase)
+                return
+            self._sample = self.source.sample(self._sample_ids)
+            kept = self.source if self.vocab is None else self.source.only(self.vocab)
+            fmt = pack.choose(kept.n, kept.k, self.source.weight.device)
+            self.quantised = quantise.quantise(kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD)
+            self._warm()
+        except UnsupportedHead as error:
+            self.decline(error.reason, str(error), phase)
+            return
+        except Exception as error:  # whatever fails in here, the server must go on with the stock head
+            log.exception("Radiance draft head %s: packing failed", self.status.name)
+            self.decline("packing_failed", repr(error), phase)
+            return
+        status, done = self.status, self.quantised
+        status.packed_bytes, status.peak_bytes = done.packed_bytes, done.peak_bytes
+        status.quantise_seconds = done.seconds
+        if late:
+            status.lazy_fired += 1
+            status.lazy_fired_at = time.time()
+            status.lazy_phase = phase
+        self._verified = False
+        self.move(HeadState.SHADOW if self.shadow else HeadState.ACTIVE, phase=phase)
+        log.info(
+            "Radiance draft head %s: %d rows of [%d, %d] %s -> 2 bits, %.1f MiB, %.2f s, rerank %d",
+            status.name,
+            self.packed_rows,
+            status.n,
+            status.k,
+            self.source.weight.dtype,
+            status.packed_bytes / 2**20,
+            status.quantise_seconds,
+            status.rerank,
+        )
+
+    def verify(self) -> bool:
+        """True if the sampled rows of the source head still hold the bytes that were packed."""
+        return self._sample is not None and torch.equal(self._sample, self.source.sample(self._sample_ids))
+
+    def _warm(self) -> None:
+        """Build every GPU kernel before a graph is captured or a user waits; nothing to do on a CPU."""
+        done = self._packed()
+        if done.packed.device.type != "cpu":
+            shortlist.warm(
+                done.packed, done.plan.rotation, self.source, self.rerank, self.packed_rows, self.dtype, self.crossover,
+                round_to=self.dtype,
+            )  # fmt: skip
+            torch.cuda.synchronize(done.packed.device)
+
+    def usable(self, m: int, capturing: bool) -> bool:
+        """May this call of m draft rows use the 2-bit path? Does the lazy work, outside graph capture, and counts refusals.
+
+        The size comes last: vLLM's profiling call has more rows than the 2-bit path serves, and must still verify the head,
+        or a capture might be the next call.
+        """
+        if not self._verified and not self._settle(capturing):
+            return False
+        if m > self.crossover:
+            return self.count_stock("rows")
+        self._captured |= capturing
+        return True
+
+    def _settle(self, capturing: bool) -> bool:
+        """Pack if that is still to be done, and compare the packed head with the one in memory before its first use."""
+        if self.status.state is HeadState.DECLINED:
+            return self.count_stock(self.status.reason)
+        if capturing:
+            return self.count_stock("capture")
+        if self.quantised is not None and not self.verify():
+            log.warning("Radiance draft head %s: its memory changed after packing, packing again", self.status.name)
+            self.quantised = None
+        if self.quantised is None:
+            self.pack(Phase.SERVING, late=True)
+        self._verified = self.quantised is not None
+        return self._verified or self.count_stock(self.status.reason or "waiting")
+
+    def count_stock(self, reason: str) -> bool:
+        self.status.stock_calls[reason] = self.status.stock_calls.get(reason, 0) + 1
+        return False
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def candidates(self, x: torch.Tensor, r: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [m, k] -> ids int64 [m, r], best coarse value first (-1: none), and their exact logits fp32 [m, r].
+
+        Logits are rounded to x's dtype before they are compared, ties to the lowest id, because the target that judges
+        the draft does exactly that with its own row.
+        """
+        done = self._packed()
+        return shortlist.candidates(
+            done.packed,
+            done.plan.rotation,
+            self.source,
+            x,
+            r,
+            self.packed_rows,
+            round_to=x.dtype,
+            counters=self.counters,
+            vocab=self.vocab,
+        )
+
+    def top_tokens(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Argmax callers: x [m, k] -> local ids int64 [m] and their logits fp32 [m]; no [m, n] row exists."""
+        done = self._packed()
+        with _Clock(self, x):
+            return shortlist.top_tokens(
+                done.packed, done.plan.rotation, self.source, x, self.rerank, self.packed_rows,
+                round_to=x.dtype, counters=self.counters, vocab=self.vocab,
+            )  # fmt: skip
+
+    def top_k(self, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Top-k callers: local ids int64 [m, k] and exact logits fp32 [m, k], best first, ties to the lowest id."""
+        r = max(min(max(self.asked_rerank or 0, RERANK_PER_TOP_K * k), self.packed_rows, MAX_RERANK), k)
+        with _Clock(self, x):
+            ids, exact = self.candidates(x, r)
+            by_id = ids.argsort(dim=1)
+            ids, exact = ids.gather(1, by_id), exact.gather(1, by_id)
+            order = exact.sort(dim=1, descending=True, stable=True).indices[:, :k]
+            return ids.gather(1, order).clamp_min(0), exact.gather(1, order)  # none: -inf, under some id
+
+    def row(self, x: torch.Tensor) -> torch.Tensor:
+        """Row callers: [m, n] in x's dtype, exact on the reranked rows and -inf elsewhere."""
+        with _Clock(self, x):
+            ids, exact = self.candidates(x, self.rerank)
+            # Where there are fewer than r candidates, the first one is written again: no extra column, so the row is
+            # contiguous, as a gather over ranks needs it.
+            some = ids >= 0
+            exact = exact.where(some, exact[:, :1])
+            out = torch.full((x.shape[0], self.source.n), -torch.inf, dtype=x.dtype, device=x.device)
+            return out.scatter_(1, ids.where(some, ids[:, :1]).clamp_min(0), exact.to(x.dtype))
+
+    def compare(self, x: torch.Tensor, stock_row: torch.Tensor) -> None:
+        """Shadow: run the 2-bit path beside a stock row [m, >= n_valid] and count where they part. Synchronises."""
+        with _Clock(self, x):
+            ids, exact = self.candidates(x, self.rerank)
+        winners, _ = reference.best(ids, exact)
+        drafted = stock_row[:, : self.n_valid] if self.vocab is None else stock_row[:, self.vocab.long()]
+        truth = drafted.float().argmax(dim=1)
+        truth = truth if self.vocab is None else self.vocab.long()[truth]
+        self.status.checked_rows += x.shape[0]
+        self.status.disagreed_rows += int((winners != truth).sum())
+        self.status.missed_rows += int((ids != truth[:, None]).all(dim=1).sum())
+
+    def due_for_check(self, capturing: bool) -> bool:
+        """True on 1 of `shadow_sample` eager calls; counted on the host. Never under capture: a check synchronises."""
+        if capturing or not self.shadow_sample:
+            return False
+        self._eager_calls += 1
+        return self._eager_calls % self.shadow_sample == 0
+
+    def refresh(self) -> None:
+        """Bring the counters that the kernels keep into the status. Reads host memory: no synchronisation, no CUDA call."""
+        self.status.calls, self.status.rows, self.status.rescued_rows = self.counters[:3].tolist()
+
+    def _packed(self) -> quantise.Quantised:
+        assert self.quantised is not None, "usable() comes first"
+        return self.quantised
+
+
+def _counters(device: torch.device) -> torch.Tensor:
+    """int64 [8] in host memory that kernels can write to: calls, rows, rescued rows. Pinned on a GPU, so that they advance
+    in a replayed graph and the host reads them without a CUDA call."""
+    return torch.zeros(8, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+
+def _crossover(source: Source) -> int:
+    """Most draft rows for which the 2-bit path beats the stock product; no limit on a CPU, where speed is not the point."""
+    device = source.weight.device
+    return tuning.crossover_rows(source.n, source.k, tuning.device(device)) if device.type == "cuda" else 1 << 30
+
+
+class _Clock:
+    """Adds the host time of one call to the latency histogram. Only on the CPU: a GPU's call returns before it is done, and
+    Python does not run when a graph is replayed, so a host clock would tell a wrong time there."""
+
+    def __init__(self, head: DraftHead, x: torch.Tensor) -> None:
+        self.latency = head.status.latency
+        self.on_cpu = x.device.type == "cpu"
+
+    def __enter__(self) -> None:
+        self.begin = time.perf_counter()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self.on_cpu:
+            took = time.perf_counter() - self.begin
+            slot = next((i for i, edge in enumerate(self.latency.buckets) if took <= edge), len(self.latency.buckets))
+            self.latency.counts[slot] += 1
+            self.latency.sum_seconds += took

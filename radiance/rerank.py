@@ -1,0 +1,132 @@
+"""Host side of the exact rerank: logits of the candidates against the head's own weight, and the best of them.
+
+Exact means: the weight decoded without loss, times the original x, summed in fp32. Nothing but the candidates' rows is
+read, with 64-bit offsets.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from radiance import tuning
+from radiance.coarse import X_TYPES
+from radiance.errors import UnsupportedHead
+from radiance.kernels import build
+from radiance.source import Source
+
+THREADS = 128
+W_TYPES = X_TYPES | {torch.float8_e4m3fn: 3}
+ROUND = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+class Answer:
+    """The winners of m draft rows: `ids` int64 [m], `values` fp32 [m]; `best` and `done` are the kernel's state."""
+
+    def __init__(self, m: int, where: torch.device) -> None:
+        self.best = torch.empty(m, dtype=torch.int64, device=where)
+        self.done = torch.empty(m, dtype=torch.int32, device=where)
+        self.ids = torch.empty(m, dtype=torch.int64, device=where)
+        self.values = torch.empty(m, dtype=torch.float32, device=where)
+
+    def clear(self) -> None:
+        """What the CUDA select does for each row on its way."""
+        self.best.zero_()
+        self.done.zero_()
+
+
+def rerank(source: Source, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Exact logits fp32 [m, r] of ids int [m, r]; -inf where an id is -1."""
+    return score(source, x, ids.int().contiguous(), _cleared(ids), rows=True)[1]
+
+
+def best(source: Source, x: torch.Tensor, ids: torch.Tensor, *, round_to: torch.dtype = torch.float32,
+         counters: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(ids int64 [m], exact logits fp32 [m]) of the best candidate of each row; ties to the lowest id.
+
+    `ids` int [m, r], the best coarse candidate first; every row has at least one."""
+    answer = _cleared(ids)
+    score(source, x, ids.int().contiguous(), answer, round_to=round_to, counters=counters, winners=True)
+    return answer.ids, answer.values
+
+
+def score(
+    source: Source, x: torch.Tensor, ids: torch.Tensor, answer: Answer, *, round_to: torch.dtype = torch.float32,
+    counters: torch.Tensor | None = None, rows: bool = False, winners: bool = False, early: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """One launch. `ids` int32 [m, r], contiguous; `answer` with best and done cleared (select does it).
+
+    rows: (ids int64 [m, r], logits fp32 [m, r]); else two empty tensors. winners: fills answer.ids and answer.values.
+    early: x is older than the launch before this one (it is in the whole path), so it may be read while that one ends.
+    """
+    m, r = ids.shape
+    where = ids.device
+    shape = (m, r) if rows else (0, r)
+    out_ids = torch.empty(shape, dtype=torch.int64, device=where)
+    out_values = torch.empty(shape, dtype=torch.float32, device=where)
+    if m == 0:
+        return out_ids, out_values
+    if where.type == "cpu":
+        return _on_cpu(source, x, ids, answer, round_to, counters)
+    x = x if x.stride(1) == 1 else x.contiguous()
+    if torch.version.hip is not None or not has_cuda_kernels(where):
+        from radiance.kernels import rerank_triton
+
+        return rerank_triton.score(source, x, ids, answer, out_ids, out_values, round_to, counters, rows)
+    per_block = tuning.rerank_rows(m, r)
+    kernel = rerank_kernel(source, x, per_block, round_to)
+    args = (
+        build.pointer(source.weight), build.long(source.weight.stride(0)), build.pointer(source.scale),
+        build.pointer(x), build.long(x.stride(0)), build.pointer(ids), build.integer(r),
+        build.pointer(out_ids if rows else None), build.pointer(out_values if rows else None),
+        build.pointer(answer.best), build.pointer(answer.done),
+        build.pointer(answer.ids if winners else None), build.pointer(answer.values if winners else None),
+        build.pointer(counters),
+    )  # fmt: skip
+    grid = (-(-r // per_block), m)
+    build.launch(kernel, grid, THREADS, 0, args, early=early and tuning.device(where).early_launch)
+    return out_ids, out_values
+
+
+def rerank_kernel(source: Source, x: torch.Tensor, per_block: int, round_to: torch.dtype) -> build.Kernel:
+    """The kernel for these types. Raises UnsupportedHead for a weight whose rows are not contiguous."""
+    weight = source.weight
+    if weight.stride(1) != 1:
+        raise UnsupportedHead(
+            "stride", f"head of strides {tuple(weight.stride())}: rerank needs rows contiguous along k (rerank)"
+        )
+    if source.scale is not None and (source.scale.dtype is not torch.float32 or not source.scale.is_contiguous()):
+        raise UnsupportedHead(
+            "fp8_scale", f"row scales must be contiguous fp32, these are {source.scale.dtype} (rerank)"
+        )
+    width = 16 // weight.element_size()
+    apart = (
+        weight.data_ptr() | weight.stride(0) * weight.element_size() | x.data_ptr() | x.stride(0) * x.element_size()
+    ) % 16
+    vector = width if apart == 0 and source.k % width == 0 else 1
+    defines = {"K": source.k, "X_TYPE": X_TYPES[x.dtype], "W_TYPE": W_TYPES[weight.dtype], "VECTOR": vector,
+               "ROWS_PER_BLOCK": per_block, "ROUND": ROUND[round_to]}  # fmt: skip
+    return build.kernel("rerank", "rerank", defines, weight.device, tuning.device(weight.device).arch)
+
+
+def has_cuda_kernels(where: torch.device) -> bool:
+    """An NVIDIA GPU of sm_80 or newer."""
+    return torch.version.hip is None and tuning.device(where).capability >= (8, 0)
+
+
+def _cleared(ids: torch.Tensor) -> Answer:
+    answer = Answer(ids.shape[0], ids.device)
+    answer.clear()
+    return answer
+
+
+def _on_cpu(source: Source, x: torch.Tensor, ids: torch.Tensor, answer: Answer, round_to: torch.dtype,
+            counters: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    from radiance import reference
+
+    wide = ids.long()
+    values = reference.rerank(source, x, wide).to(round_to).float()
+    answer.ids, answer.values = reference.best(wide, values)
+    if counters is not None:
+        rescued = int((answer.ids != wide[:, 0]).sum())
+        counters[:3] += torch.tensor([1, ids.shape[0], rescued])
+    return wide, values

@@ -1,0 +1,186 @@
+"""(m, n, k, device) -> launch configuration: pure functions, no autotuning, nothing measured at run time.
+
+One table per architecture; every number in it comes from `python -m radiance.bench head` on the device named beside it
+(tests/bench/results). A configuration changes speed only, never a result beyond the order of fp32 sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from radiance.errors import UnsupportedHead
+from radiance.pack import Format
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the choice depends on. `shared`: bytes of shared memory one block may have."""
+
+    name: str
+    capability: tuple[int, int]
+    processors: int
+    shared: int
+
+    @property
+    def arch(self) -> str:
+        """NVRTC's target. sm_90a: wgmma exists there and nowhere else."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}" + ("a" if self.capability == (9, 0) else "")
+
+    @property
+    def is_hopper(self) -> bool:
+        return self.capability == (9, 0)
+
+    @property
+    def early_launch(self) -> bool:
+        """Programmatic launch: a kernel's prologue overlaps its predecessor's end."""
+        return self.capability >= (9, 0)
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """One compiled coarse kernel. It serves `rows` = 8 * nt draft rows a pass."""
+
+    stem: str  # coarse (mma.sync) or coarse_wgmma
+    nt: int
+    warps: int
+    depth: int
+    rt: int = 1
+    split: int = 1
+    ahead: int = 16
+
+    @property
+    def rows(self) -> int:
+        return 8 * self.nt
+
+    def shared_bytes(self, format: Format) -> int:
+        """x as int8 and, where the columns are split, the swap buffers."""
+        blocks = format.k_padded // 128
+        if self.stem == "coarse_wgmma":  # whole rounds
+            part = blocks if self.split == 1 else _up(-(-blocks // self.split), 4)
+            blocks = _up(part, self.depth)
+        swap = 0 if self.split == 1 else 2 * self.warps * (self.nt // self.split) * 512
+        return blocks * self.nt * 1024 + swap
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Draft rows row0 .. row0+rows, served by `passes` passes of one kernel; one coarse scratch."""
+
+    row0: int
+    rows: int
+    passes: int
+    kernel: Coarse
+
+
+#: most draft rows of one coarse scratch: 2 * n * 128 bytes (32 MB at n = 124160)
+SCRATCH_ROWS = 128
+
+# Widest first: the first that fits in shared memory and is no wider than the draft rows need. Microseconds of the coarse
+# pass at 124160 x 5120 on an H200 (docs/kernels.md has what lost).
+_HOPPER = (
+    Coarse("coarse_wgmma", nt=8, warps=16, depth=4),
+    Coarse("coarse_wgmma", nt=8, warps=16, depth=4, split=2),  # 64 rows: 74; 12 warps 75, 8 warps 91
+    Coarse("coarse_wgmma", nt=4, warps=12, depth=8),  # 32 rows: 54; mma.sync 64
+    Coarse("coarse_wgmma", nt=4, warps=12, depth=4, split=2),
+    Coarse("coarse", nt=2, warps=16, depth=8),  # 16 rows: 47; wgmma 51
+    Coarse("coarse", nt=1, warps=16, depth=8, ahead=8),  # 8 rows: 43; wgmma 47
+)
+_AMPERE = (
+    Coarse("coarse", nt=4, warps=16, depth=4, rt=2),
+    Coarse("coarse", nt=2, warps=16, depth=8),
+    Coarse("coarse", nt=1, warps=16, depth=8),
+)
+
+
+@lru_cache
+def device(where: torch.device) -> Device:
+    """The GPU behind a torch device."""
+    p = torch.cuda.get_device_properties(where)
+    shared = int(getattr(p, "shared_memory_per_block_optin", 0)) or 99 * 1024
+    return Device(p.name, (p.major, p.minor), p.multi_processor_count, shared)
+
+
+@lru_cache(maxsize=4096)
+def segments(m: int, format: Format, device: Device) -> tuple[Segment, ...]:
+    """How m draft rows are cut. Raises UnsupportedHead("k") if x of 8 rows does not fit in shared memory."""
+    found: list[Segment] = []
+    row0 = 0
+    while row0 < m:
+        kernel = coarse(min(m - row0, SCRATCH_ROWS), format, device)
+        passes = max(1, min(m - row0, SCRATCH_ROWS) // kernel.rows)
+        rows = min(m - row0, passes * kernel.rows)
+        found.append(Segment(row0, rows, passes, kernel))
+        row0 += rows
+    return tuple(found)
+
+
+def coarse(rows: int, format: Format, device: Device) -> Coarse:
+    """The kernel for a pass over at most `rows` draft rows: the narrowest that holds them all, else the widest."""
+    table = _HOPPER if device.is_hopper else _AMPERE
+    spare = 2048  # static shared memory and what the driver keeps
+    fitting = [c for c in table if c.shared_bytes(format) + spare <= device.shared]
+    if not fitting:
+        raise UnsupportedHead("k", f"k={format.k}: x of 8 draft rows needs {table[-1].shared_bytes(format)} bytes of shared memory, "
+                                   f"{device.name} has {device.shared} (tuning.coarse)")  # fmt: skip
+    widest = fitting[0]
+    enough = [c for c in fitting if c.rows >= rows]
+    narrowest = min((c.rows for c in enough), default=widest.rows)
+    return next(c for c in fitting if c.rows == narrowest)
+
+
+def rotate_threads(k: int) -> int:
+    """One thread for 8 elements: the butterflies of k = 5120 then take one round of 640 threads."""
+    return max(128, min(640, _up(k // 8, 32)))
+
+
+def select_keys(format: Format) -> int:
+    """Block maxima one of 1024 threads holds in registers: a multiple of 8. Raises UnsupportedHead("n") above 56."""
+    keys = _up(-(-(format.n_padded // format.block) // 1024), 8)
+    if keys > 56:
+        raise UnsupportedHead(
+            "n", f"n={format.n}: select holds 1024 x 56 block maxima, {917_504} rows; keep the stock head"
+        )
+    return keys
+
+
+def rerank_rows(m: int, r: int) -> int:
+    """Candidates one block scores: one while that leaves processors idle, else four that share x."""
+    return 1 if m * r <= 1024 else 4
+
+
+@dataclass(frozen=True)
+class Triton:
+    """One launch of the portable coarse kernel: draft rows of a tile, warps, pipeline stages, int8 or bf16 products."""
+
+    rows: int
+    warps: int
+    stages: int
+    is_int8: bool
+
+
+# Inherited from the KCAND kernel on gfx1201 (warps 2/4/8 at M=16: 372/409/426 us, 32: 660/540/690, 64: 3428/1309/1219;
+# more than one stage regresses there), not re-measured.
+_GFX12 = (Triton(16, 2, 1, False), Triton(32, 4, 1, False), Triton(64, 8, 1, False))
+_PORTABLE = (Triton(16, 4, 3, True), Triton(32, 4, 3, True), Triton(64, 8, 3, True))
+
+
+def triton(m: int, is_amd: bool) -> Triton:
+    """The portable coarse kernel's launch for m draft rows: the narrowest tile that holds them, else 64 at a time."""
+    table = _GFX12 if is_amd else _PORTABLE
+    return next((t for t in table if t.rows >= m), table[-1])
+
+
+def crossover_rows(n: int, k: int, device: Device) -> int:
+    """Draft rows above which the caller keeps the stock GEMM. On an H200 (tests/bench/results/h200.json) the whole path wins at
+    128 rows of 124160 x 5120 (200 us against 357), the most measured; at 49152 x 576 it wins at 64 rows (26.5 us against
+    31.9) and loses at 128 (39.5 against 34.1), so heads that small stop at 64. So does every other GPU: a guess on the safe
+    side."""
+    return 128 if device.is_hopper and n * k >= 1 << 27 else 64
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step

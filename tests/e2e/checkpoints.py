@@ -1,0 +1,203 @@
+"""Checkpoints whose acceptance is known before they are served. Raw tensors, no hub.
+
+`tiny_qwen35`: a Qwen3.5 (three gated-delta-net layers, one full attention) with its MTP drafter. Row perm[t] of the head
+is the embedding of t, so the target is a permutation bigram model with large logit gaps, and the drafter (fc = [I, 0] plus
+noise) predicts it often but not always. `dflash`: a DFlash drafter for it with random weights and no lm_head of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 512, 1024, 4096, 4, 2, 64
+LAYERS = ["linear_attention"] * 3 + ["full_attention"]
+LINEAR = {"key_dim": 64, "value_dim": 64, "key_heads": 2, "value_heads": 4, "kernel": 4}
+
+
+def tiny_qwen35(out: Path, noise: float = 6.0) -> Path:
+    """Write target and MTP drafter; `noise` scales the layers against the bigram (6: 562 of 624 drafts accepted)."""
+    out.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(0)
+    tensors: dict[str, torch.Tensor] = {}
+    out_std = 0.02 * noise  # of the matrices that write to the residual stream
+
+    def normal(*shape: int, std: float = 0.02) -> torch.Tensor:
+        return (torch.randn(*shape, generator=generator) * std).bfloat16()
+
+    def zeros(size: int) -> torch.Tensor:  # Qwen3.5 norms multiply by 1 + w
+        return torch.zeros(size, dtype=torch.bfloat16)
+
+    def mlp(prefix: str) -> None:
+        tensors[prefix + "mlp.gate_proj.weight"] = normal(INTER, HIDDEN)
+        tensors[prefix + "mlp.up_proj.weight"] = normal(INTER, HIDDEN)
+        tensors[prefix + "mlp.down_proj.weight"] = normal(HIDDEN, INTER, std=out_std)
+        tensors[prefix + "input_layernorm.weight"] = zeros(HIDDEN)
+        tensors[prefix + "post_attention_layernorm.weight"] = zeros(HIDDEN)
+
+    def attention(prefix: str) -> None:
+        prefix += "self_attn."
+        tensors[prefix + "q_proj.weight"] = normal(HEADS * HEAD_DIM * 2, HIDDEN)  # q and the output gate
+        tensors[prefix + "k_proj.weight"] = normal(KV_HEADS * HEAD_DIM, HIDDEN)
+        tensors[prefix + "v_proj.weight"] = normal(KV_HEADS * HEAD_DIM, HIDDEN)
+        tensors[prefix + "o_proj.weight"] = normal(HIDDEN, HEADS * HEAD_DIM, std=out_std)
+        tensors[prefix + "q_norm.weight"] = zeros(HEAD_DIM)
+        tensors[prefix + "k_norm.weight"] = zeros(HEAD_DIM)
+
+    def delta_net(prefix: str) -> None:
+        prefix += "linear_attn."
+        keys, values = LINEAR["key_heads"] * LINEAR["key_dim"], LINEAR["value_heads"] * LINEAR["value_dim"]
+        heads = LINEAR["value_heads"]
+        tensors[prefix + "in_proj_qkv.weight"] = normal(2 * keys + values, HIDDEN)
+        tensors[prefix + "in_proj_z.weight"] = normal(values, HIDDEN)
+        tensors[prefix + "in_proj_b.weight"] = normal(heads, HIDDEN)
+        tensors[prefix + "in_proj_a.weight"] = normal(heads, HIDDEN)
+        tensors[prefix + "conv1d.weight"] = normal(2 * keys + values, 1, LINEAR["kernel"], std=0.3)
+        tensors[prefix + "dt_bias"] = torch.ones(heads, dtype=torch.bfloat16)
+        tensors[prefix + "A_log"] = torch.log(torch.linspace(1, 8, heads))
+        tensors[prefix + "norm.weight"] = torch.ones(LINEAR["value_dim"])
+        tensors[prefix + "out_proj.weight"] = normal(HIDDEN, values, std=out_std)
+
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
+    permutation = torch.randperm(VOCAB, generator=generator)
+    head = torch.empty(VOCAB, HIDDEN)
+    head[permutation] = embedding
+    tensors["model.embed_tokens.weight"] = embedding.bfloat16()
+    tensors["lm_head.weight"] = (head * 0.05).bfloat16()
+    for index, kind in enumerate(LAYERS):
+        prefix = f"model.layers.{index}."
+        attention(prefix) if kind == "full_attention" else delta_net(prefix)
+        mlp(prefix)
+    tensors["model.norm.weight"] = zeros(HIDDEN)
+    attention("mtp.layers.0.")
+    mlp("mtp.layers.0.")
+    join = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator) * out_std
+    join[:, :HIDDEN] += torch.eye(HIDDEN)
+    tensors["mtp.fc.weight"] = join.bfloat16()
+    for name in ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding"):
+        tensors[f"mtp.{name}.weight"] = zeros(HIDDEN)
+
+    config = _config("Qwen3_5ForCausalLM", "qwen3_5_text") | {
+        "num_hidden_layers": len(LAYERS),
+        "layer_types": LAYERS,
+        "attn_output_gate": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        "linear_conv_kernel_dim": LINEAR["kernel"],
+        "linear_key_head_dim": LINEAR["key_dim"],
+        "linear_value_head_dim": LINEAR["value_dim"],
+        "linear_num_key_heads": LINEAR["key_heads"],
+        "linear_num_value_heads": LINEAR["value_heads"],
+        "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": False,
+        "pad_token_id": 0,
+    }
+    _save(out, config, tensors)
+    _tokenizer(out)
+    return out
+
+
+def dflash(out: Path, target: Path) -> Path:
+    """Write a DFlash drafter for `target`. Its head is empty until vLLM shares the target's; nothing it drafts is accepted."""
+    out.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(1)
+    tensors: dict[str, torch.Tensor] = {}
+    taps = [1, 2]
+
+    def normal(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, generator=generator) * 0.02).bfloat16()
+
+    def ones(size: int) -> torch.Tensor:
+        return torch.ones(size, dtype=torch.bfloat16)
+
+    for index in range(2):
+        prefix = f"layers.{index}."
+        tensors[prefix + "self_attn.q_proj.weight"] = normal(HEADS * HEAD_DIM, HIDDEN)
+        tensors[prefix + "self_attn.k_proj.weight"] = normal(KV_HEADS * HEAD_DIM, HIDDEN)
+        tensors[prefix + "self_attn.v_proj.weight"] = normal(KV_HEADS * HEAD_DIM, HIDDEN)
+        tensors[prefix + "self_attn.o_proj.weight"] = normal(HIDDEN, HEADS * HEAD_DIM)
+        tensors[prefix + "self_attn.q_norm.weight"] = ones(HEAD_DIM)
+        tensors[prefix + "self_attn.k_norm.weight"] = ones(HEAD_DIM)
+        tensors[prefix + "mlp.gate_proj.weight"] = normal(INTER, HIDDEN)
+        tensors[prefix + "mlp.up_proj.weight"] = normal(INTER, HIDDEN)
+        tensors[prefix + "mlp.down_proj.weight"] = normal(HIDDEN, INTER)
+        tensors[prefix + "input_layernorm.weight"] = ones(HIDDEN)
+        tensors[prefix + "post_attention_layernorm.weight"] = ones(HIDDEN)
+    tensors["fc.weight"] = normal(HIDDEN, HIDDEN * len(taps))
+    tensors["hidden_norm.weight"] = ones(HIDDEN)
+    tensors["norm.weight"] = ones(HIDDEN)
+    config = _config("DFlashDraftModel", "qwen3") | {
+        "num_hidden_layers": 2,
+        "layer_types": ["full_attention"] * 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "num_target_layers": len(LAYERS),
+        "block_size": 4,
+        "dflash_config": {"mask_token_id": 2, "target_layer_ids": taps, "causal": False},
+    }
+    _save(out, config, tensors)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(target / name, out)
+    return out
+
+
+def _config(architecture: str, model_type: str) -> dict[str, object]:
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "dtype": "bfloat16",
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTER,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "hidden_act": "silu",
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+    }
+
+
+def _save(out: Path, config: dict[str, object], tensors: dict[str, torch.Tensor]) -> None:
+    (out / "config.json").write_text(json.dumps(config, indent=1))
+    save_file(
+        {name: t.contiguous() for name, t in tensors.items()}, out / "model.safetensors", metadata={"format": "pt"}
+    )
+
+
+def _tokenizer(out: Path) -> None:
+    """A byte-level BPE of VOCAB tokens trained on the standard library's sources (6 s)."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train([str(p) for p in sorted(Path(os.__file__).parent.glob("*.py"))[:120]], trainer)
+    assert tokenizer.get_vocab_size() == VOCAB
+    tokenizer.save(str(out / "tokenizer.json"))
+    template = (
+        "{% for m in messages %}<|im_start|>{{m.role}}\n{{m.content}}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "model_max_length": 4096,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": template,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))

@@ -1,0 +1,62 @@
+"""Run as a script: load target and drafter in this process (vLLM's LLM class), look at the modules, print what was seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main(target: str) -> None:
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model=target,
+        enforce_eager=True,
+        max_model_len=512,
+        kv_cache_memory_bytes=1 << 28,
+        max_num_seqs=4,
+        enable_prefix_caching=False,
+        distributed_executor_backend="uni",
+        speculative_config={"method": "mtp", "num_speculative_tokens": 2},
+    )
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    served, drafter = runner.get_model(), runner.drafter.model
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+
+    llm.generate(["def main():"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+    ours = getattr(drafter.lm_head, "source", None)
+    seen = {
+        "target_head": type(served.lm_head).__name__,
+        "drafter_head": type(drafter.lm_head).__name__,
+        "same_object": drafter.lm_head is served.lm_head,
+        "source_is_target_head": ours is served.lm_head,
+        "same_storage": drafter.lm_head.weight.data_ptr() == served.lm_head.weight.data_ptr(),
+        "token_id_path": runner.drafter.use_local_argmax_reduction,
+        "drafter_parameters": len(list(drafter.parameters())),
+        "patched": [
+            f"{owner.__name__}.{name}"
+            for owner, names in (
+                (LogitsProcessor, ["_apply_head", "get_top_tokens", "get_top_k_tokens"]),
+                (BaseModelLoader, ["load_model"]),
+                (SpecDecodeBaseProposer, ["load_model"]),
+            )
+            for name in names
+            if hasattr(getattr(owner, name), "__radiance__")
+        ],
+        "modules": sorted(name for name in sys.modules if name.startswith("radiance")),
+    }
+    print("SEEN " + json.dumps(seen), flush=True)
+
+
+if __name__ == "__main__":
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    main(sys.argv[1])

@@ -1,0 +1,168 @@
+"""Profiles: what is accepted, and that every refusal names file, line, key and the way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import profile_text
+
+from launcher import profiles
+from launcher.errors import ProfileError, UnknownProfile
+from launcher.profiles import FastDraft
+
+
+def refused(folder: Path, text: str) -> str:
+    path = folder / "tiny.yaml"
+    path.write_text(text)
+    with pytest.raises(ProfileError) as caught:
+        profiles.read(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def changed(**change: Any) -> str:
+    return profile_text(Path("/models/tiny"), **change)
+
+
+@pytest.mark.parametrize("entry", profiles.entries().values(), ids=lambda e: e.name)
+def test_every_built_in_profile_is_valid(entry: profiles.Entry) -> None:
+    found = profiles.read(entry.path)
+    assert found.name == entry.name
+    assert found.speculative is not None
+
+
+def test_the_catalogue_has_the_embedded_default() -> None:
+    found = profiles.find("smollm2-cpu")
+    assert found.model.embedded == "smollm2"
+    assert found.fast_draft is FastDraft.ENABLED
+    # A rerank of all rows would be the stock head under another name.
+    assert found.rerank is not None
+    assert found.rerank <= 128
+
+
+def test_unverified_profiles_say_no_and_not_false() -> None:
+    assert profiles.find("qwen3.8-27b-mtp").verified == "no"
+
+
+def test_an_unknown_key_names_file_line_key_allowed_and_nearest(tmp_path: Path) -> None:
+    message = refused(tmp_path, "schema_version: 1\nname: tiny\nsumary: x\n")
+    assert "tiny.yaml:3" in message
+    assert "'sumary' is not a key (did you mean 'summary'?)" in message
+    assert "allowed here: schema_version, name, summary, model" in message
+
+
+def test_an_unknown_nested_key_names_the_keys_of_its_section(tmp_path: Path) -> None:
+    message = refused(tmp_path, changed(model={"path": "/m", "revison": "x"}))
+    assert (
+        "'model.revison' is not a key (did you mean 'revision'?); allowed here: id, embedded, path, revision" in message
+    )
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    assert "'served_name' is missing" in refused(tmp_path, changed(served_name=None))
+
+
+def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    message = refused(tmp_path, changed(served_name=None, bogus=1))
+    assert "served_name" in message
+    assert "bogus" in message
+
+
+def test_a_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    message = refused(tmp_path, "schema_version: 1\nenv:\n  A: '1'\n  B: '2'\n  A: '3'\n")
+    assert "tiny.yaml:5" in message
+    assert "'env.A' is given twice (first on line 3)" in message
+
+
+@pytest.mark.parametrize(("value", "word"), [("true", "enabled"), ("false", "disabled")])
+def test_a_boolean_fast_draft_is_refused_with_the_word_to_write(tmp_path: Path, value: str, word: str) -> None:
+    message = refused(tmp_path, changed().replace('"fast_draft": "enabled"', f'"fast_draft": {value}'))
+    assert f"fast_draft: write {word}, not {value}" in message
+
+
+@pytest.mark.parametrize("value", ["on", "off", "yes", "no"])
+def test_yes_and_on_are_words_and_not_modes(tmp_path: Path, value: str) -> None:
+    message = refused(tmp_path, changed().replace('"fast_draft": "enabled"', f'"fast_draft": {value}'))
+    assert "'enabled', 'disabled' or 'shadow'" in message
+    assert f"(given: {value!r})" in message
+
+
+def test_a_mistyped_mode_gets_the_nearest(tmp_path: Path) -> None:
+    assert "did you mean 'shadow'?" in refused(tmp_path, changed(fast_draft="shadwo"))
+
+
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "HF_TOKEN", "MY_SECRET", "DB_PASSWORD"])
+def test_a_secret_has_no_place_in_a_profile(tmp_path: Path, name: str) -> None:
+    message = refused(tmp_path, changed(env={name: "hunter2hunter2"}))
+    assert name in message
+    assert "hunter2" not in message
+
+
+def test_the_tokenizer_is_no_secret() -> None:
+    assert not profiles.looks_secret("TOKENIZERS_PARALLELISM")
+
+
+def test_our_own_variables_are_set_by_fields(tmp_path: Path) -> None:
+    assert "fast_draft, rerank and require" in refused(tmp_path, changed(env={"RADIANCE_FAST_DRAFT": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        ({"--max-model-len": 1}, "'max-model-len'"),
+        ({"max_model_len": 1}, "'max-model-len'"),
+        ({"speculative-config": "{}"}, "speculative and drafter"),
+        ({"speculative-config.method": "mtp"}, "speculative and drafter"),
+        ({"api-key": "x"}, "VLLM_API_KEY"),
+        ({"port": 1}, "--port"),
+    ],
+)
+def test_args_are_long_names_that_no_other_field_sets(tmp_path: Path, args: dict[str, Any], hint: str) -> None:
+    assert hint in refused(tmp_path, changed(args=args))
+
+
+@pytest.mark.parametrize("model", [{}, {"id": "a/b", "path": "/m"}, {"path": "/m", "revision": "x"}])
+def test_a_model_has_exactly_one_source(tmp_path: Path, model: dict[str, Any]) -> None:
+    assert "model: " in refused(tmp_path, changed(model=model))
+
+
+def test_a_draft_head_needs_a_drafter(tmp_path: Path) -> None:
+    assert "no draft head to replace" in refused(tmp_path, changed(speculative=None))
+
+
+@pytest.mark.parametrize("rerank", [0, 5000, "many"])
+def test_rerank_is_a_sensible_number(tmp_path: Path, rerank: object) -> None:
+    assert "rerank" in refused(tmp_path, changed(rerank=rerank))
+
+
+def test_the_file_is_called_like_the_profile(tmp_path: Path) -> None:
+    assert "the file is called tiny.yaml" in refused(tmp_path, changed(name="other"))
+
+
+@pytest.mark.parametrize("text", ["", "a: [1", "- 1\n- 2\n", "\tx: 1"])
+def test_what_is_no_mapping_is_a_profile_error(tmp_path: Path, text: str) -> None:
+    refused(tmp_path, text)
+
+
+def test_an_unknown_profile_gets_the_nearest_names() -> None:
+    with pytest.raises(UnknownProfile, match=r"'smollm2-cp'; did you mean smollm2-cpu") as caught:
+        profiles.find("smollm2-cp")
+    assert caught.value.exit_code == 2
+
+
+def test_a_users_folder_lies_over_the_catalogue(tmp_path: Path) -> None:
+    text = json.loads(changed(name="smollm2-cpu", summary="mine"))
+    (tmp_path / "smollm2-cpu.yaml").write_text(json.dumps(text))
+    assert profiles.find("smollm2-cpu", tmp_path).summary == "mine"
+    assert profiles.find("qwen3.8-27b-mtp", tmp_path).name == "qwen3.8-27b-mtp"
+    assert not profiles.entries(tmp_path)["smollm2-cpu"].built_in
+
+
+def test_numbers_in_env_become_text_and_booleans_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(changed(env={"OMP_NUM_THREADS": 1}))
+    assert profiles.read(path).env == {"OMP_NUM_THREADS": "1"}
+    assert "env.FLAG" in refused(tmp_path, changed(env={"FLAG": True}))

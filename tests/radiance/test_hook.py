@@ -1,0 +1,133 @@
+"""The import machinery of the hook, with modules made for the purpose; what it does to vLLM is in tests/e2e and tests/compat."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from radiance import hook
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An importable package `subject` with a module `late`; both and our finder are forgotten afterwards."""
+    (tmp_path / "subject").mkdir()
+    (tmp_path / "subject" / "__init__.py").write_text("")
+    (tmp_path / "subject" / "late.py").write_text(
+        "class Thing:\n    def load_model(self):\n        return 'original'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = list(sys.meta_path)
+    yield tmp_path
+    sys.meta_path[:] = before
+    for name in [n for n in sys.modules if n.split(".")[0] == "subject"]:
+        del sys.modules[name]
+
+
+def test_a_patch_runs_once_after_the_module(package: Path) -> None:
+    seen: list[str] = []
+    sys.meta_path.insert(0, hook._AfterImport({"subject.late": lambda m: seen.append(m.Thing().load_model())}))
+    import subject.late  # type: ignore[import-not-found]  # noqa: F401
+
+    del sys.modules["subject.late"]
+
+    assert seen == ["original"]
+
+
+def test_looking_for_a_module_is_not_importing_it(package: Path) -> None:
+    seen: list[str] = []
+    sys.meta_path.insert(0, hook._AfterImport({"subject.late": lambda m: seen.append(m.__name__)}))
+    assert importlib.util.find_spec("subject.late") is not None
+    assert seen == []
+    import subject.late  # noqa: F401
+
+    assert seen == ["subject.late"]
+
+
+def test_drafters_and_engines_that_are_refused_are_named() -> None:
+    def owner(model: object, **config: object) -> SimpleNamespace:
+        settings = {"model_config": SimpleNamespace(enable_sleep_mode=False), "weight_transfer_config": None, **config}
+        return SimpleNamespace(model=model, vllm_config=SimpleNamespace(**settings))
+
+    assert hook._refusal(owner(SimpleNamespace())) == ""
+    assert hook._refusal(owner(SimpleNamespace(masked_embedding=None))) == ""
+    assert "masked embedding" in hook._refusal(owner(SimpleNamespace(masked_embedding=object())))
+    assert "full finite row" in hook._refusal(owner(SimpleNamespace(compute_draft_logits=print)))
+    asleep = SimpleNamespace(enable_sleep_mode=True)
+    assert "sleep mode" in hook._refusal(owner(SimpleNamespace(), model_config=asleep))
+    assert "weight transfer" in hook._refusal(owner(SimpleNamespace(), weight_transfer_config=object()))
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "suffices"),
+    [
+        ({"get_top_tokens": print}, {}, True),
+        ({"get_top_tokens": print}, {"draft_sample_method": "probabilistic"}, False),
+        ({}, {}, False),
+        ({"get_top_tokens": print, "masked_embedding": None}, {}, False),
+        ({"get_top_tokens": print, "logits_processor": SimpleNamespace(scale=0.0)}, {}, False),
+    ],
+)
+def test_token_ids_suffice_only_where_nothing_else_is_asked(
+    model: dict[str, object], config: dict[str, object], suffices: bool
+) -> None:
+    owner = SimpleNamespace(model=SimpleNamespace(**model), speculative_config=SimpleNamespace(**config))
+    assert hook._token_ids_suffice(owner) == suffices
+
+
+def test_a_patch_that_fails_does_not_fail_the_import(package: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: ModuleType) -> None:
+        raise RuntimeError("no such class")
+
+    sys.meta_path.insert(0, hook._AfterImport({"subject.late": fail}))
+    with caplog.at_level(logging.ERROR, "vllm.radiance"):
+        import subject.late
+
+    assert subject.late.Thing().load_model() == "original"
+    assert "could not patch subject.late" in caplog.text
+
+
+def test_a_module_that_does_not_exist_is_still_an_import_error(package: Path) -> None:
+    sys.meta_path.insert(0, hook._AfterImport({"subject.none": lambda _: None}))
+    with pytest.raises(ModuleNotFoundError):
+        import subject.none  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_methods_are_wrapped_once_and_a_missing_one_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Proposer:
+        def load_model(self) -> int:
+            return 1
+
+    def add_one(original):  # type: ignore[no-untyped-def]
+        return lambda self: original(self) + 1
+
+    assert hook._wrap(Proposer, "load_model", add_one)
+    assert hook._wrap(Proposer, "load_model", add_one)
+    assert Proposer().load_model() == 2
+    with caplog.at_level(logging.WARNING, "vllm.radiance"):
+        assert not hook._wrap(Proposer, "get_top_tokens", add_one)
+    assert "Proposer.get_top_tokens is not there in this vLLM" in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "hooks"), [("0", 0), ("", 0), ("1", 1), ("shadow", 1), ("nonsense", 1)])
+def test_register_leaves_one_hook_or_none(mode: str, hooks: int) -> None:
+    """Twice, as vLLM may call it; `nonsense` leaves the hook that reports the bad setting."""
+    code = (
+        "import sys, radiance; radiance.register(); radiance.register(); "
+        "print(sum(type(f).__name__ == '_AfterImport' for f in sys.meta_path))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"RADIANCE_FAST_DRAFT": mode, "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == str(hooks), done.stderr
+    assert ("nonsense" in done.stderr) == (mode == "nonsense")
