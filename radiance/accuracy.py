@@ -11,7 +11,6 @@ import argparse
 import json
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from radiance import hidden, recall, schemes
+from radiance import hidden, provenance, recall, schemes
 from radiance.errors import RadianceError
 from radiance.settings import DEFAULT_RERANK
 from radiance.source import Source
@@ -138,7 +137,7 @@ def prepare(args: argparse.Namespace, command: str) -> tuple[dict[str, Any], hid
         "device": torch.cuda.get_device_name() if args.device.startswith("cuda") else f"cpu {platform.machine()}",
         "threads": torch.get_num_threads(),
         "versions": {name: metadata.version(name) for name in ("radiance-vllm", "torch", "transformers")},
-        "commit": _commit(),
+        "commit": provenance.commit(),
         "command": command,
         "schemes": [],
     }
@@ -187,21 +186,6 @@ def command(prog: str, argv: Sequence[str] | None) -> str:
     """What reproduces the report; of absolute paths only the last part, since the rest means nothing elsewhere."""
     words = sys.argv[1:] if argv is None else argv
     return shlex.join([*prog.split(), *(Path(word).name if word.startswith("/") else word for word in words)])
-
-
-def _commit() -> str:
-    """HEAD, with -dirty if tracked files differ from it; "" outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        try:
-            done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
-        except OSError:
-            return ""
-        return done.stdout.strip()
-
-    head = git("rev-parse", "HEAD")
-    return head + ("-dirty" if head and git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 def _positive(text: str) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 
-from radiance import coarse, pack, rerank, rotation, shortlist, tuning
+from radiance import coarse, pack, provenance, rerank, rotation, shortlist, tuning
 from radiance.kernels import build
 from radiance.source import Source
 
@@ -59,7 +58,7 @@ def describe(command: Sequence[str]) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(where),
         "torch": torch.__version__,
         "triton": triton.__version__,
-        "commit": _commit(),
+        "commit": provenance.commit(),
         "command": shlex.join(command),
         "read_bandwidth": round(read_bandwidth(where)),
         "rows": [],
@@ -210,19 +209,6 @@ def _pairs(left: list[Any], right: list[Any]) -> list[tuple[Any, Any]]:
 def _shape(text: str) -> tuple[int, int]:
     n, k = text.lower().split("x")
     return int(n), int(k)
-
-
-def _commit() -> str:
-    """HEAD, with -dirty if the tree differs from it; "" outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*args: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *args], capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    head = git("rev-parse", "HEAD")
-    return head + ("-dirty" if head and git("status", "--porcelain") else "")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class DraftHead:
     def looks_empty(self) -> bool:
         """True if every sampled row is zero or not finite: nothing has been loaded into this head yet.
 
-        Only a reason to wait, never a proof that the head is final: use() compares bytes before the first answer.
+        Only a reason to wait, never a proof that the head is final: _settle() compares bytes before the first answer.
         """
         rows = self.source.gather(self._sample_ids)
         return not bool(((rows != 0) & rows.isfinite()).any())

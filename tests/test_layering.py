@@ -22,6 +22,7 @@ ALLOWED = {
     "vocab": {"errors"},
     "reference": {"pack", "rotation", "source"},
     "feedback": {"rotation"},
+    "provenance": set(),
     "quantise": {"errors", "feedback", "kernels", "pack", "tuning", "rotation", "source"},
     "head": {
         "coarse",

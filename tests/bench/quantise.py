@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from radiance import coarse, pack, quantise, shortlist
+from radiance import coarse, pack, provenance, quantise, shortlist
 from radiance.source import Source
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
@@ -58,11 +57,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     report = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "commit": commit,
+        "commit": provenance.commit(),
         "command": " ".join(["python", *sys.argv]),
         "cost": [cost(248320, 5120), cost(49152, 576)],
         "gaussian": gaussian_recall(124160, 5120, 1024),

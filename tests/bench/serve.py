@@ -138,9 +138,10 @@ def main() -> None:
         import torch
         import vllm
 
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        from radiance import provenance
+
         where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        report = {"device": where, "torch": torch.__version__, "vllm": vllm.__version__, "commit": commit,
+        report = {"device": where, "torch": torch.__version__, "vllm": vllm.__version__, "commit": provenance.commit(),
                   "command": " ".join([Path(sys.executable).name, *sys.argv]), "method": chosen.method, "heads": results}  # fmt: skip
         chosen.json.write_text(json.dumps(report, indent=1))
 

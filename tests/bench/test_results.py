@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
-RESULTS = Path(__file__).parent / "results" / "h200.json"
+RESULTS = Path(__file__).parent / "results"
 N, K = 124160, 5120
 #: draft rows -> (at most us, at least x stock) of the whole path
 PROMISED = {1: (60, 5.5), 8: (62, 5.4), 16: (70, 4.9), 32: (90, 3.8), 64: (125, 2.8), 128: (205, 1.75)}
 
 
+def loaded(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return found
+
+
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(RESULTS.read_text())
-    return loaded
+    return loaded("h200.json")
 
 
 def us(results: dict[str, Any], m: int, path: str, stage: str) -> float:
@@ -50,10 +54,6 @@ def test_the_whole_path_is_as_fast_as_promised(results: dict[str, Any], m: int) 
     whole = us(results, m, "cuda", "whole")
     assert whole <= most
     assert us(results, m, "stock", "whole") / whole >= ratio
-
-
-def loaded(name: str) -> Any:
-    return json.loads((RESULTS.parent / name).read_text())
 
 
 def test_quantising_at_full_size_keeps_its_bounds() -> None:
