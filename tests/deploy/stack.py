@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,8 +13,9 @@ from typing import Any
 import httpx
 import yaml
 from promql import ROOT, RULES
-from serving import free_port, until
 from tools import require
+
+from tests.processes import free_port, running, until
 
 
 class Watch:
@@ -60,10 +60,10 @@ def watching(folder: Path, radiance: int, patience: str | None = None) -> Iterat
         (folder / "alertmanager.yml").write_text(yaml.safe_dump(_alertmanager(hook)))
         command = [alertmanager, f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/am"]
         command += [f"--web.listen-address=127.0.0.1:{theirs}", "--cluster.listen-address="]
-        stack.enter_context(_running(command, folder / "alertmanager.log"))
+        stack.enter_context(running(command, folder / "alertmanager.log"))
         command = [prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         command += [f"--web.listen-address=127.0.0.1:{mine}", "--log.level=warn"]
-        stack.enter_context(_running(command, folder / "prometheus.log"))
+        stack.enter_context(running(command, folder / "prometheus.log"))
         http = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{mine}", trust_env=False, timeout=30))
         watch = Watch(http, posts)
 
@@ -75,22 +75,6 @@ def watching(folder: Path, radiance: int, patience: str | None = None) -> Iterat
 
         until(up, f"Prometheus scrapes; see {folder}/prometheus.log")
         yield watch
-
-
-@contextmanager
-def _running(command: list[str], log: Path) -> Iterator[None]:
-    """A program for as long as the block; ended by its pid."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @contextmanager

@@ -10,12 +10,12 @@ import pytest
 from figures import BUCKETS, Upstream, head, put, serving_engine, serving_upstream, vllm_text
 from panels import ROWS
 from promql import rules
-from serving import until
 from stack import Watch, filled, watching
 
 from launcher import web
 from launcher.engine import Engine
 from radiance.status import HeadState, Latency
+from tests.processes import until
 
 QUERIES = [expr for row in ROWS.values() for panel in row for expr, _ in panel.queries]
 

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from panels import ROWS
-from serving import free_port, until
 from stack import Watch, filled, watching
 
 from tests.e2e import checkpoints, harness
+from tests.processes import free_port, running, until
 
 pytestmark = pytest.mark.e2e
 #: nothing may have gone to the stock head, so its panel may be empty
@@ -48,24 +48,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     command += ["--host", "127.0.0.1", "--port", str(api), "--metrics-port", str(port), "--passthrough"]
     log = folder / "serve.log"
     env = {name: value for name, value in os.environ.items() if not name.startswith("RADIANCE_")}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env)
-    try:
-        with watching(folder, port, patience="1s") as watch, httpx.Client(trust_env=False, timeout=120) as http:
-            while not watch.query("radiance_ready == 1"):  # may take minutes; the launcher ends at the profile's budget
-                assert process.poll() is None, log.read_text()[-4000:]
-                time.sleep(0.5)
-            for prompt in harness.PROMPTS:
-                body = {"model": "tiny", "prompt": prompt, "max_tokens": harness.TOKENS, "temperature": 0}
-                http.post(f"http://127.0.0.1:{api}/v1/completions", json=body).raise_for_status()
-            yield Served(watch, process, f"http://127.0.0.1:{port}")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with (
+        running(command, log, env=env) as process,
+        watching(folder, port, patience="1s") as watch,
+        httpx.Client(trust_env=False, timeout=120) as http,
+    ):
+        while not watch.query("radiance_ready == 1"):  # may take minutes; the launcher ends at the profile's budget
+            assert process.poll() is None, log.read_text()[-4000:]
+            time.sleep(0.5)
+        for prompt in harness.PROMPTS:
+            body = {"model": "tiny", "prompt": prompt, "max_tokens": harness.TOKENS, "temperature": 0}
+            http.post(f"http://127.0.0.1:{api}/v1/completions", json=body).raise_for_status()
+        yield Served(watch, process, f"http://127.0.0.1:{port}")
 
 
 def test_acceptance_is_vllms_own(served: Served) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,9 @@ from typing import Any
 import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests import processes
+from tests.processes import free_port
 
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
@@ -77,12 +78,6 @@ def _sum(families: list[Any], name: str, labels: dict[str, str]) -> float:
     return float(sum(found))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def write_profile(folder: Path, name: str, model: Path, speculative: dict[str, Any] | None, **fields: Any) -> None:
     profile: dict[str, Any] = {
         "schema_version": 1,
@@ -113,32 +108,12 @@ def serve(folder: Path, name: str, sabotage: str = "", **environment: str) -> Ru
     if sabotage:
         env |= {"SABOTAGE": sabotage, "PYTHONPATH": str(HERE / "sabotage")}
     log = folder / f"{name}{'-' + sabotage if sabotage else ''}.log"
-    with log.open("w") as out:
-        command = [
-            str(BIN / "radiance"),
-            "serve",
-            "--profile",
-            name,
-            "--profiles-dir",
-            str(folder),
-            "--host",
-            "127.0.0.1",
-        ]
-        process = subprocess.Popen(
-            [*command, "--port", str(api), "--metrics-port", str(metrics)],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=env,
-        )
-        try:
-            run = _use(process, f"http://127.0.0.1:{api}", f"http://127.0.0.1:{metrics}")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                code = process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                code = process.wait()
+    command = [BIN / "radiance", "serve", "--profile", name, "--profiles-dir", folder, "--host", "127.0.0.1"]
+    process = processes.start([*command, "--port", str(api), "--metrics-port", str(metrics)], log, env=env)
+    try:
+        run = _use(process, f"http://127.0.0.1:{api}", f"http://127.0.0.1:{metrics}")
+    finally:
+        code = processes.stop(process)
     run.exit_code, run.log = code, log.read_text()
     return run
 

@@ -13,6 +13,7 @@ from figures import Upstream, serving_engine, serving_upstream
 from serving import ROOT, Served, profile_text
 
 from launcher.engine import Engine
+from tests import processes
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +70,7 @@ def serve(
 
     yield start
     for served in started:
-        if served.process.poll() is None:
-            served.process.kill()
-            served.process.wait()
+        processes.kill(served.process)
 
 
 @pytest.fixture

@@ -1,22 +1,19 @@
-"""Helpers of the launcher tests: a profile as text, a `radiance serve` as an object, waiting without timing."""
+"""Helpers of the launcher tests: a profile as text, a `radiance serve` as an object."""
 
 from __future__ import annotations
 
 import json
 import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests import processes
+from tests.processes import PATIENCE, free_port, until
+
 ROOT = Path(__file__).parents[2]
-#: longest wait for something that must happen; no test asserts how fast it does
-PATIENCE = 60.0
 
 
 def profile_text(folder: Path, **change: Any) -> str:
@@ -35,21 +32,6 @@ def profile_text(folder: Path, **change: Any) -> str:
     return json.dumps({key: value for key, value in profile.items() if value is not None}, indent=1)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"never happened: {what}")
-
-
 class Served:
     """A `radiance serve` of a test: a real process with its ports."""
 
@@ -61,10 +43,7 @@ class Served:
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         cut = argv.index("--") if "--" in argv else len(argv)
         command = [sys.executable, "-m", "launcher", *argv[:cut], *where, *argv[cut:]]
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=tmp_path
-            )
+        self.process = processes.start(command, self.log_path, cwd=tmp_path)
 
     @property
     def log(self) -> str:
@@ -99,11 +78,3 @@ class Served:
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
-
-
-def alive(pid: int) -> bool:
-    """A process that exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from serving import ROOT, free_port, profile_text
+from serving import ROOT, profile_text
 
 from launcher.cli import main
+from tests.processes import free_port
 
 
 def run(*argv: str) -> Result:

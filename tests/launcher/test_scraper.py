@@ -18,11 +18,11 @@ from figures import (
     value,
     vllm_text,
 )
-from serving import until
 
 from launcher import exporter
 from launcher.engine import Engine
 from launcher.scraper import Scraper
+from tests.processes import until
 
 
 def test_while_vllm_is_down_everything_else_is_there(engine: Engine, upstream: Upstream) -> None:

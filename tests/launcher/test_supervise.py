@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving import PATIENCE, Served, alive, until
+from serving import Served
+
+from tests.processes import PATIENCE, alive, until
 
 Serve = Callable[..., Served]
 
