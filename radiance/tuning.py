@@ -1,16 +1,19 @@
-"""(m, n, k, device) -> launch configuration: pure functions, no autotuning, nothing measured at run time.
+"""(m, n, k, device) and a launch table -> launch configuration: no autotuning, nothing measured at run time.
 
-One table per architecture; every number in it comes from `python -m radiance.bench head` on the device named beside it
-(tests/bench/results). A configuration changes speed only, never a result beyond the order of fp32 sums.
+One built-in table per architecture; every number in it comes from `radiance bench head` on the device named beside it
+(tests/bench/results). `radiance tune` puts one of the user's own GPU into the cache (tables.py), read once a process. A
+configuration changes speed only, never a result beyond the order of fp32 sums.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
+from radiance import tables
 from radiance.errors import UnsupportedHead
 from radiance.pack import Format
 
@@ -95,6 +98,9 @@ _AMPERE = (
     Coarse("coarse", nt=1, warps=16, depth=8),
 )
 
+#: what a launch table may choose from and the GPU tests run, by name of the kind in tables.Shape
+CANDIDATES: tuple[Coarse, ...] = tuple(dict.fromkeys((*_HOPPER, *_AMPERE)))
+
 
 @lru_cache
 def device(where: torch.device) -> Device:
@@ -102,6 +108,39 @@ def device(where: torch.device) -> Device:
     p = torch.cuda.get_device_properties(where)
     shared = int(getattr(p, "shared_memory_per_block_optin", 0)) or 99 * 1024
     return Device(p.name, (p.major, p.minor), p.multi_processor_count, shared)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the user's launch table says of one head: empty or None where it says nothing."""
+
+    coarse: tuple[Coarse, ...] = ()
+    triton: tuple[Triton, ...] = ()
+    crossover: int | None = None
+
+
+@lru_cache
+def measured(device: Device) -> dict[tuple[int, int], Measured]:
+    """(n, k) -> the user's launches for it. A table that names a launch we do not ship is ignored whole, and logged."""
+    table = tables.read(device.name, device.capability, device.processors)
+    if table is None:
+        return {}
+    try:
+        return {(s.n, s.k): Measured(tuple(_known(Coarse(**c), CANDIDATES) for c in s.coarse),
+                                     tuple(_known(Triton(**t), TRITON_CANDIDATES) for t in s.triton), s.crossover)
+                for s in table.shapes}  # fmt: skip
+    except (TypeError, ValueError) as error:
+        tables.ignored(tables.path_for(device.name), str(error))
+        return {}
+
+
+T = TypeVar("T")
+
+
+def _known(launch: T, candidates: tuple[T, ...]) -> T:
+    if launch not in candidates:
+        raise ValueError(f"{launch} is no launch of this version")
+    return launch
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +159,8 @@ def segments(m: int, format: Format, device: Device) -> tuple[Segment, ...]:
 
 def coarse(rows: int, format: Format, device: Device) -> Coarse:
     """The kernel for a pass over at most `rows` draft rows: the narrowest that holds them all, else the widest."""
-    table = _HOPPER if device.is_hopper else _AMPERE
+    own = measured(device).get((format.n, format.k), Measured())
+    table = own.coarse or (_HOPPER if device.is_hopper else _AMPERE)
     spare = 2048  # static shared memory and what the driver keeps
     fitting = [c for c in table if c.shared_bytes(format) + spare <= device.shared]
     if not fitting:
@@ -166,6 +206,7 @@ class Triton:
 # more than one stage regresses there), not re-measured.
 _GFX12 = (Triton(16, 2, 1, False), Triton(32, 4, 1, False), Triton(64, 8, 1, False))
 _PORTABLE = (Triton(16, 4, 3, True), Triton(32, 4, 3, True), Triton(64, 8, 3, True))
+TRITON_CANDIDATES: tuple[Triton, ...] = (*_GFX12, *_PORTABLE)
 
 
 def triton(m: int, is_amd: bool) -> Triton:
@@ -179,6 +220,9 @@ def crossover_rows(n: int, k: int, device: Device) -> int:
     128 rows of 124160 x 5120 (200 us against 357), the most measured; at 49152 x 576 it wins at 64 rows (26.5 us against
     31.9) and loses at 128 (39.5 against 34.1), so heads that small stop at 64. So does every other GPU: a guess on the safe
     side."""
+    own = measured(device).get((n, k), Measured()).crossover
+    if own is not None:
+        return own
     return 128 if device.is_hopper and n * k >= 1 << 27 else 64
 
 

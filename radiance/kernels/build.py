@@ -2,19 +2,16 @@
 
 The key of a cache entry is a hash of everything that decides the machine code: the source, the shared headers, the
 options, the target and the compiler's version. An entry is written under a temporary name and renamed into place, so any
-number of ranks may build the same kernel at once; its compiler log lies beside it. The folder must belong to this user and
-to nobody else (0700): who can write it decides what runs on the GPU.
+number of ranks may build the same kernel at once; its compiler log lies beside it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import stat
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Any
 
 import torch
 
+from radiance import cache
 from radiance.errors import UnsupportedHead
 
 _HERE = Path(__file__).parent
@@ -119,14 +117,14 @@ def real(value: float) -> tuple[float, Any]:
 
 
 def cubin(stem: str, defines: Mapping[str, int], arch: str, folder: Path | None = None) -> bytes:
-    """Machine code of kernels/<stem>.cu, from the cache or the compiler. `folder`: the cache (default cache_folder())."""
+    """Machine code of kernels/<stem>.cu, from the cache or the compiler. `folder`: the cache (default cache.folder("kernels"))."""
     source = (_HERE / f"{stem}.cu").read_text()
     headers = {path.name: path.read_text() for path in sorted(_HERE.glob("*.cuh"))}
     options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
     options += [f"-D{name}={value}" for name, value in sorted(defines.items())]
     parts = [_compiler_version(), stem, source, *options, *(text for item in headers.items() for text in item)]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    where = checked_folder(cache_folder() if folder is None else folder)
+    where = cache.checked(cache.folder("kernels") if folder is None else folder)
     entry = None if where is None else where / f"{stem}-{digest[:32]}.cubin"
     if entry is not None and (code := _read_sealed(entry)) is not None:
         return code
@@ -154,34 +152,6 @@ def compile_source(source: str, stem: str, headers: Mapping[str, str], options: 
     return code, text
 
 
-def cache_folder() -> Path:
-    """~/.cache/radiance/kernels, or one folder a user below the system's temporary folder if there is no usable home."""
-    home = Path(os.path.expanduser("~"))
-    if home.is_absolute() and home != Path("/") and os.access(home, os.W_OK):
-        return home / ".cache" / "radiance" / "kernels"
-    return Path(tempfile.gettempdir()) / f"radiance-{os.getuid()}" / "kernels"
-
-
-def checked_folder(folder: Path) -> Path | None:
-    """The folder, made if need be; None if it cannot be made (then nothing is cached).
-
-    Raises UnsupportedHead("cache_folder") if it belongs to somebody else or others may write or read it.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError:
-        return None
-    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
-    if not private:
-        raise UnsupportedHead(
-            "cache_folder",
-            f"the kernel cache must be a folder of user {os.getuid()} with mode 0700; {folder} has owner {found.st_uid}, "
-            f"mode {stat.S_IMODE(found.st_mode):04o}: chmod 700 it or remove it (kernels/build.py)",
-        )
-    return folder
-
-
 def _read_sealed(entry: Path) -> bytes | None:
     """An entry ends in its own hash: a torn or damaged one is built again."""
     try:
@@ -193,13 +163,8 @@ def _read_sealed(entry: Path) -> bytes | None:
 
 
 def _publish(path: Path, data: bytes) -> None:
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except OSError:
-        return  # a full or read-only disk costs a compilation at the next start, nothing else
+    with suppress(OSError):  # a full or read-only disk costs a compilation at the next start, nothing else
+        cache.publish(path, data)
 
 
 @lru_cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from radiance import tuning
+from radiance import cache, tuning
 from radiance.errors import UnsupportedHead
 from radiance.kernels import build
 
@@ -77,7 +77,7 @@ def test_a_damaged_entry_is_built_again(compiled: list[list[str]], tmp_path: Pat
 def test_a_folder_others_can_write_is_refused_with_the_fix(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(UnsupportedHead, match=r"0755.*chmod 700") as error:
-        build.checked_folder(tmp_path)
+        cache.checked(tmp_path)
     assert error.value.reason == "cache_folder"
 
 
@@ -85,21 +85,21 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(UnsupportedHead, match="must be a folder"):
-        build.checked_folder(tmp_path / "link")
+        cache.checked(tmp_path / "link")
 
 
 def test_without_a_folder_kernels_are_still_built(compiled: list[list[str]], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert build.checked_folder(tmp_path / "file" / "cache") is None
+    assert cache.checked(tmp_path / "file" / "cache") is None
     assert build.cubin("read", {}, "sm_90a", tmp_path / "file" / "cache")
     assert len(compiled) == 1
 
 
 def test_the_default_folder_belongs_to_one_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert build.cache_folder() == tmp_path / ".cache" / "radiance" / "kernels"
+    assert cache.folder("kernels") == tmp_path / ".cache" / "radiance" / "kernels"
     monkeypatch.setenv("HOME", "/")
-    assert str(os.getuid()) in str(build.cache_folder())
+    assert str(os.getuid()) in str(cache.folder("kernels"))
 
 
 def _nvrtc() -> bool:
