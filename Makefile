@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo serve accuracy test test-unit test-e2e test-gpu compat test-tools metrics-check docs check format clean
+.PHONY: help venv demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check docs check format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,11 +41,15 @@ test-unit: venv ## the tests that start no vLLM: seconds
 test-e2e: venv ## the tests on a real vllm serve
 	$(BIN)/python -m pytest -m e2e
 
-compat: venv ## the seams of hook.py in the sources of every supported vLLM release (downloads about 1.5 GB once)
-	$(BIN)/python -m pytest tests/compat
+compat: venv ## the seams of hook.py in the sources of every supported vLLM (1.5 GB once); VLLM=newest or a version: in that too
+	COMPAT_VLLM=$(VLLM) $(BIN)/python -m pytest tests/compat
 
 test-gpu: ## the tests that need a CUDA device, with the Python that is there
 	python3 -m pytest -m gpu tests/gpu
+
+bench-head: ## time the draft head on the CUDA device, with the Python that is there; writes dist/bench-head.json
+	@mkdir -p dist
+	python3 -m radiance.bench head --no-triton --json dist/bench-head.json
 
 test-tools: ## Debian packages that tests use, if they are missing and you are root (Prometheus, Alertmanager)
 	@deploy/test-tools.sh
@@ -55,12 +59,22 @@ metrics-check: venv ## exporter, rules, alerts, dashboard: promtool, contracts, 
 
 docs: venv ## write the pages and files that are made from code
 	$(BIN)/python -m launcher.metrics > docs/metrics.md
+	$(BIN)/python docs/reference.py
 	$(BIN)/python deploy/grafana/dashboard.py > deploy/grafana/radiance.json
 
-check: venv ## lint, formatting, types
+check: venv ## lint, formatting, types, dead code, shell, YAML, Dockerfile, workflows; warns of old GPU figures
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
+	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run)
+	$(BIN)/yamllint --strict .
+	$(if $(wildcard Dockerfile),$(BIN)/hadolint Dockerfile)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/actionlint -shellcheck $(BIN)/shellcheck
+	$(BIN)/zizmor --offline --quiet --pedantic .
+	@$(BIN)/python tests/bench/stale.py
 
 format: venv ## apply lint fixes and formatting
 	$(BIN)/ruff check --fix .

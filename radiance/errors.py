@@ -3,7 +3,6 @@
     RadianceError
       SettingsError      a RADIANCE_* variable is unknown or has a bad value
       UnsupportedHead    this head cannot be replaced; `reason` is the metric label
-      SeamMissing        vLLM does not have what hook.py expects
       StatusError        a status file is torn, of another schema, or unreadable
 
 Inside vLLM none of them may end the server: the hook turns each into state DECLINED(reason). The launcher turns
@@ -27,10 +26,6 @@ class UnsupportedHead(RadianceError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-class SeamMissing(RadianceError):
-    """A class or attribute of vLLM that hook.py needs is not there."""
 
 
 class StatusError(RadianceError):

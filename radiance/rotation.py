@@ -35,10 +35,6 @@ class Rotation:
         """fp32 [rows, k] -> fp32 [rows, k]; the caller chunks rows."""
         return self._apply(w * self.w_scale)
 
-    def dense_factor(self) -> torch.Tensor:
-        """int8 [a, a] of +-1: the identity when k has no Hadamard factor (then R is block diagonal)."""
-        return torch.tensor(hadamard(self.a) or identity(self.a), dtype=torch.int8)
-
     @property
     def norm(self) -> float:
         """What the unnormalised sums are multiplied by so that R is orthogonal."""
@@ -112,10 +108,6 @@ def hadamard(order: int) -> tuple[tuple[int, ...], ...] | None:
     if _prime(q) and q % 4 == 1:
         return _paley_two(q)
     return None
-
-
-def identity(order: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(i == j) for j in range(order)) for i in range(order))
 
 
 def _prime(q: int) -> bool:

@@ -101,6 +101,20 @@ def test_radiance_modules_import_only_what_the_picture_allows(path: Path) -> Non
             assert target in ALLOWED[path.stem] | {path.stem}, f"radiance/{path.name} imports {name}"
 
 
+#: being split or rewritten; leave the list empty
+PENDING = {"radiance/hook.py", "launcher/cli.py"}
+
+
+@pytest.mark.parametrize(
+    "path", [*SOURCES, *sorted(ROOT.glob("radiance/kernels/*.cu*"))], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_a_long_file_says_why_at_its_top(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    if len(lines) > 300 and str(path.relative_to(ROOT)) not in PENDING:
+        top = "\n".join(lines[:30])
+        assert "NOTE: over 300 lines" in top, f"{path.name} has {len(lines)} lines: split it, or say why at its top"
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 python=${PYTHON:-python3.11}
 
-want=$(cat "$here/venv.sh" "$here/requirements.txt" "$here/vllm-stub/pyproject.toml" "$root/pyproject.toml" | sha256sum)
+want=$(cat "$here/venv.sh" "$here/requirements.txt" "$here/lint.txt" "$here/vllm-stub/pyproject.toml" "$root/pyproject.toml" | sha256sum)
 marker=$venv/.radiance
 if [[ -f $marker && $(<"$marker") == "$want $root" ]]; then
   exit 0
@@ -60,6 +60,7 @@ stub=$(mktemp -d)  # setuptools builds inside the source folder; the checkout st
 cp "$here/vllm-stub/pyproject.toml" "$stub"
 step "the vllm command's metadata" "$venv/bin/pip" install --no-deps --no-build-isolation "$stub"
 rm -rf "$stub"
-step "Radiance with its test tools" "$venv/bin/pip" install --no-build-isolation -e "$root[dev]"
+step "Radiance with its test tools" "$venv/bin/pip" install --no-build-isolation -e "${root}[dev]"
+step "linters" "$venv/bin/pip" install --no-deps --require-hashes -r "$here/lint.txt"
 echo "[venv] ready: $("$venv/bin/vllm" --version 2>/dev/null | tail -n 1) in $venv after $SECONDS s"
 echo "$want $root" >"$marker"

@@ -19,6 +19,19 @@ WANTED = (
     "vllm/model_executor/models/",
     "vllm/config/speculative.py",
 )
+PLATFORMS = [f"--platform=manylinux{tag}_x86_64" for tag in ("_2_31", "_2_28", "2014", "1")]
+FOR = ["--only-binary=:all:", "--python-version=3.12", "--implementation=cp", *PLATFORMS]
+
+
+def asked_for() -> list[str]:
+    """The release that COMPAT_VLLM names: a version, or `newest`, the newest that the package index has."""
+    wanted = os.environ.get("COMPAT_VLLM", "")
+    if wanted == "newest":
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "index", "versions", *FOR, "vllm"], check=True, capture_output=True, text=True
+        )
+        wanted = done.stdout.partition("(")[2].partition(")")[0]  # "vllm (0.33.0)"
+    return [wanted] if wanted else []
 
 
 def folder(version: str) -> Path:
@@ -29,12 +42,10 @@ def folder(version: str) -> Path:
         return found
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
-        platforms = [f"--platform=manylinux{tag}_x86_64" for tag in ("_2_31", "_2_28", "2014", "1")]
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version=3.12",
-             "--implementation=cp", *platforms, "-d", temporary, f"vllm=={version}"],
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", *FOR, "-d", temporary, f"vllm=={version}"],
             check=True,
-        )  # fmt: skip
+        )
         (wheel,) = Path(temporary).glob("vllm-*.whl")
         out = Path(temporary) / "sources"
         with zipfile.ZipFile(wheel) as archive:

@@ -13,7 +13,8 @@ import pytest
 from radiance import hook
 from tests.compat import sources
 
-RELEASES = ["0.33.0", *(pytest.param(v, marks=pytest.mark.compat) for v in ("0.26.0", "0.29.0", "0.32.0"))]
+OLDER = ["0.26.0", "0.29.0", "0.32.0"]
+RELEASES = ["0.33.0", *(pytest.param(v, marks=pytest.mark.compat) for v in [*OLDER, *sources.asked_for()])]
 V1, V2 = "vllm/v1/spec_decode/llm_base_proposer.py", "vllm/v1/worker/gpu/spec_decode/speculator.py"
 LOGITS, HEADS = (
     "vllm/model_executor/layers/logits_processor.py",
