@@ -1,8 +1,9 @@
 """The arguments of `vllm serve`: those of the profile and those after `--`, and what happens when they meet.
 
-An argument after `--` replaces the profile's of the same name. Some are refused instead, because a second value would
-leave the launcher believing in the first: it must know the address, the drafter and the model. Secrets are refused because
-every user of the machine can read a command line.
+An argument after `--` replaces one of the profile's `args` of the same name. An option that has a field of its own is
+refused there, whether the profile sets the field or not: a second value would leave the launcher believing in the first (the
+address, the model, the drafter, how many accelerators, how much memory). `--set FIELD=VALUE` is the way to change it.
+Secrets are refused because every user of the machine can read a command line.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shlex
 from typing import Any
 
 from launcher.errors import UsageProblem
-from launcher.profiles import Profile
+from launcher.schema import ENGINE_FIELDS, OWNED_FLAGS, Profile
 
 SHORT = {"sc": "speculative-config", "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "cc": "compilation-config",
          "dp": "data-parallel-size", "h": "help"}  # fmt: skip
@@ -31,12 +32,7 @@ def build(
     """Everything after `vllm serve`, and notes. Raises UsageProblem."""
     given = names(extra)
     _refuse(profile, extra, given)
-    argv = [model]
-    if profile.model.revision:
-        argv += ["--revision", profile.model.revision]
-    if "served-model-name" not in given:
-        argv += ["--served-model-name", profile.served_name]
-    argv += ["--host", host, "--port", str(port)]
+    argv = [model, *_own(profile), "--host", host, "--port", str(port)]
     notes = []
     for name, value in profile.args.items():
         plain = {name, name.removeprefix("no-"), f"no-{name}"}
@@ -47,6 +43,23 @@ def build(
     if profile.speculative:
         argv += ["--speculative-config", json.dumps(_speculative(profile, drafter))]
     return argv + list(extra), notes
+
+
+def _own(profile: Profile) -> list[str]:
+    """The options that have fields; a size of 1 is vLLM's own default and left out."""
+    argv = []
+    if profile.model.revision:
+        argv += ["--revision", profile.model.revision]
+    if profile.tokenizer:
+        argv += ["--tokenizer", str(profile.tokenizer.id or profile.tokenizer.path)]
+        if profile.tokenizer.revision:
+            argv += ["--tokenizer-revision", profile.tokenizer.revision]
+    argv += ["--served-model-name", profile.served_name, *profile.aliases]
+    for field in ENGINE_FIELDS:
+        value = getattr(profile, field)
+        if value is not None and not (field.endswith("parallel_size") and value == 1):
+            argv += option(field.replace("_", "-"), value)
+    return argv
 
 
 def names(extra: tuple[str, ...]) -> set[str]:
@@ -75,7 +88,7 @@ def quote(text: str) -> str:
 
 def _speculative(profile: Profile, drafter: tuple[str, str | None] | None) -> dict[str, Any]:
     assert profile.speculative is not None
-    config = profile.speculative.model_dump()
+    config = profile.speculative.config()
     if drafter:
         config["model"] = drafter[0]
         if drafter[1]:
@@ -97,16 +110,30 @@ def _refuse(profile: Profile, extra: tuple[str, ...], given: set[str]) -> None:
                 )
         if name in LAUNCHER_OWNS:
             raise UsageProblem(f"--{name} after -- is the launcher's to set; use {LAUNCHER_OWNS[name]}")
-        if name in SPECULATION and profile.speculative:
-            raise UsageProblem(
-                f"--{name} after -- conflicts with speculative (method {profile.speculative.method}, "
-                f"num_speculative_tokens {profile.speculative.num_speculative_tokens}) of profile {profile.name!r}; "
-                "copy the profile into a --profiles-dir folder and change it there"
-            )
-        if name in ("model", "revision"):
-            raise UsageProblem(
-                f"--{name} after -- conflicts with model ({_model(profile)}) of profile {profile.name!r}"
-            )
+        if name in SPECULATION:
+            raise UsageProblem(_conflict(profile, name, "speculative and drafter"))
+        for flag, field in OWNED_FLAGS.items():
+            if name == flag or (len(name) >= 4 and flag.startswith(name)):
+                raise UsageProblem(_conflict(profile, name, field))
+
+
+def _conflict(profile: Profile, name: str, field: str) -> str:
+    key = field.split(" and ")[0]
+    if key == "model":
+        has, example = _model(profile), "model.id=OWNER/NAME"
+    elif key == "speculative":
+        spec = profile.speculative
+        has = f"method {spec.method}, num_speculative_tokens {spec.num_speculative_tokens}" if spec else "none"
+        example = "speculative.num_speculative_tokens=4"
+    else:
+        value: Any = profile
+        for part in key.split("."):
+            value = getattr(value, part, None)
+        has, example = str(value), f"{key}=VALUE"
+    return (
+        f"--{name} after -- conflicts with the field {field} of profile {profile.name!r} ({has}); "
+        f"use --set {example} before the --, or change it in a profile of your own"
+    )
 
 
 def _model(profile: Profile) -> str:

@@ -34,10 +34,8 @@ TOKENS = 64
 START_LIMIT = 400.0
 
 #: `vllm serve` on two cores in one process: 40 s to ready (notes of the measurement: OMP_NUM_THREADS=1 matters ten-fold)
+SIZES = {"max_model_len": 2048, "max_num_seqs": 8, "kv_cache_memory_bytes": 536870912}
 ARGS = {
-    "max-model-len": 2048,
-    "max-num-seqs": 8,
-    "kv-cache-memory-bytes": 536870912,
     "enforce-eager": True,
     "enable-prefix-caching": False,  # with it, hybrid models call a Triton kernel that a CPU does not have
     "distributed-executor-backend": "uni",
@@ -85,6 +83,7 @@ def write_profile(folder: Path, name: str, model: Path, speculative: dict[str, A
         "summary": "constructed checkpoint, end-to-end test",
         "model": {"path": str(model)},
         "served_name": "tiny",
+        **SIZES,
         "args": ARGS,
         "env": ENV,
         "startup_budget_seconds": int(START_LIMIT),

@@ -30,7 +30,7 @@ def test_profiles_list_shows_what_is_verified() -> None:
 
 def test_profiles_show_fills_in_defaults() -> None:
     shown = json.loads(run("profiles", "show", "qwen3.8-27b-mtp").stdout)
-    assert shown["model"] == {"id": "Qwen/Qwen3.8-27B"}
+    assert shown["model"]["id"] == "Qwen/Qwen3.8-27B"
     assert shown["require"] == "warn"
 
 

@@ -63,7 +63,7 @@ def test_a_hub_model_may_go_online_and_is_pinned(tiny: Any) -> None:
 def test_a_drafter_of_its_own_goes_into_the_speculative_config(tiny: Any) -> None:
     profile = tiny(
         drafter={"id": "a/draft", "revision": "r1"},
-        speculative={"method": "eagle3", "num_speculative_tokens": 2, "x": 1},
+        speculative={"method": "eagle3", "num_speculative_tokens": 2, "options": {"x": 1}},
     )
     planned = plan.build(profile, Options(), HOME)
     assert json.loads(value_of(planned, "--speculative-config")) == {
@@ -145,11 +145,11 @@ def test_a_real_vllm_port_stays(tiny: Any) -> None:
 
 
 def test_an_argument_after_the_dashes_replaces_the_profiles(tiny: Any) -> None:
-    profile = tiny(args={"max-model-len": 512, "enforce-eager": True, "dtype": "auto"})
-    planned = plan.build(profile, Options(extra=("--max_model_len=1024", "--no-enforce-eager")), HOME)
+    profile = tiny(args={"block-size": 512, "enforce-eager": True, "dtype": "auto"})
+    planned = plan.build(profile, Options(extra=("--block_size=1024", "--no-enforce-eager")), HOME)
     assert "512" not in planned.argv
     assert "--enforce-eager" not in planned.argv
-    assert planned.argv[-2:] == ("--max_model_len=1024", "--no-enforce-eager")
+    assert planned.argv[-2:] == ("--block_size=1024", "--no-enforce-eager")
     assert value_of(planned, "--dtype") == "auto"
     assert len(planned.notes) == 2
 
@@ -169,6 +169,12 @@ def test_an_argument_after_the_dashes_replaces_the_profiles(tiny: Any) -> None:
         (("--spec-tokens", "5"), "num_speculative_tokens 3"),
         (("--model", "x"), "/models/tiny"),
         (("other-model",), "/models/tiny"),
+        (("--tensor-parallel-size", "2"), "tensor_parallel_size of profile 'tiny' (1); use --set tensor_parallel_size"),
+        (("-tp=2",), "use --set tensor_parallel_size=VALUE"),
+        (("--tensor-paral", "2"), "tensor_parallel_size"),
+        (("--max_model_len=9",), "--set max_model_len=VALUE"),
+        (("--revision", "x"), "--set model.revision=VALUE"),
+        (("--gpu-memory-utilization", "1"), "--set gpu_memory_utilization=VALUE"),
     ],
 )
 def test_a_conflict_names_both_sides_and_shows_no_secret(tiny: Any, extra: tuple[str, ...], said: str) -> None:
@@ -178,16 +184,34 @@ def test_a_conflict_names_both_sides_and_shows_no_secret(tiny: Any, extra: tuple
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_max_num_batched_tokens_is_no_secret(tiny: Any) -> None:
-    planned = plan.build(tiny(), Options(extra=("--max-num-batched-tokens", "8192", "--ssl-keyfile", "/k")), HOME)
-    assert planned.argv[-4:] == ("--max-num-batched-tokens", "8192", "--ssl-keyfile", "/k")
+def test_not_every_option_is_a_secret(tiny: Any) -> None:
+    planned = plan.build(tiny(), Options(extra=("--max-log-len", "8192", "--ssl-keyfile", "/k")), HOME)
+    assert planned.argv[-4:] == ("--max-log-len", "8192", "--ssl-keyfile", "/k")
 
 
-def test_speculation_from_the_command_line_is_free_where_the_profile_has_none(tiny: Any) -> None:
-    planned = plan.build(
-        tiny(speculative=None, fast_draft="disabled"), Options(extra=("--speculative-config", "{}")), HOME
+def test_the_fields_of_the_engine_become_its_options(tiny: Any) -> None:
+    profile = tiny(
+        tensor_parallel_size=2,
+        pipeline_parallel_size=1,
+        max_model_len=512,
+        gpu_memory_utilization=0.9,
+        kv_cache_dtype="fp8",
+        aliases=["a", "b"],
+        tokenizer={"id": "t/t", "revision": "r"},
     )
-    assert planned.argv[-2:] == ("--speculative-config", "{}")
+    planned = plan.build(profile, Options(), HOME)
+    for option, value in {
+        "--tensor-parallel-size": "2",
+        "--max-model-len": "512",
+        "--gpu-memory-utilization": "0.9",
+        "--kv-cache-dtype": "fp8",
+        "--tokenizer": "t/t",
+        "--tokenizer-revision": "r",
+    }.items():
+        assert value_of(planned, option) == value
+    at = planned.argv.index("--served-model-name")
+    assert planned.argv[at + 1 : at + 5] == ("tiny", "a", "b", "--tensor-parallel-size")
+    assert not {"--pipeline-parallel-size", "--data-parallel-size", "--max-num-seqs"} & set(planned.argv)
 
 
 @pytest.mark.parametrize("form", [plan.to_text, plan.to_json, plan.to_shell])

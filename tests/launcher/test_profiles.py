@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from serving import profile_text
 
-from launcher import profiles
+from launcher import profiles, sections, yamlfile
 from launcher.errors import ProfileError, UnknownProfile
 from launcher.profiles import FastDraft
 
@@ -31,7 +32,6 @@ def changed(**change: Any) -> str:
 def test_every_built_in_profile_is_valid(entry: profiles.Entry) -> None:
     found = profiles.read(entry.path)
     assert found.name == entry.name
-    assert found.speculative is not None
 
 
 def test_the_catalogue_has_the_embedded_default() -> None:
@@ -51,7 +51,7 @@ def test_an_unknown_key_names_file_line_key_allowed_and_nearest(tmp_path: Path) 
     message = refused(tmp_path, "schema_version: 1\nname: tiny\nsumary: x\n")
     assert "tiny.yaml:3" in message
     assert "'sumary' is not a key (did you mean 'summary'?)" in message
-    assert "allowed here: schema_version, name, summary, model" in message
+    assert "allowed here: schema_version, name, extends, summary, model" in message
 
 
 def test_an_unknown_nested_key_names_the_keys_of_its_section(tmp_path: Path) -> None:
@@ -106,16 +106,18 @@ def test_the_tokenizer_is_no_secret() -> None:
 
 
 def test_our_own_variables_are_set_by_fields(tmp_path: Path) -> None:
-    assert "fast_draft, rerank and require" in refused(tmp_path, changed(env={"RADIANCE_FAST_DRAFT": "1"}))
+    assert "the field fast_draft" in refused(tmp_path, changed(env={"RADIANCE_FAST_DRAFT": "1"}))
 
 
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        ({"--max-model-len": 1}, "'max-model-len'"),
-        ({"max_model_len": 1}, "'max-model-len'"),
+        ({"--block-size": 1}, "'block-size'"),
+        ({"block_size": 1}, "'block-size'"),
         ({"speculative-config": "{}"}, "speculative and drafter"),
         ({"speculative-config.method": "mtp"}, "speculative and drafter"),
+        ({"max-model-len": 1}, "max_model_len"),
+        ({"tensor-parallel-size": 2}, "tensor_parallel_size"),
         ({"api-key": "x"}, "VLLM_API_KEY"),
         ({"port": 1}, "--port"),
     ],
@@ -166,3 +168,118 @@ def test_numbers_in_env_become_text_and_booleans_do_not(tmp_path: Path) -> None:
     path.write_text(changed(env={"OMP_NUM_THREADS": 1}))
     assert profiles.read(path).env == {"OMP_NUM_THREADS": "1"}
     assert "env.FLAG" in refused(tmp_path, changed(env={"FLAG": True}))
+
+
+# What `extends` takes over, and from where.
+
+
+def put(folder: Path, name: str, **values: Any) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps({"schema_version": 1, "name": name, **values}))
+    return path
+
+
+def test_a_profile_that_extends_changes_key_by_key(tmp_path: Path) -> None:
+    put(tmp_path, "mine", extends="smollm2-cpu", rerank=64, args={"dtype": None, "seed": 1}, env={"OMP_NUM_THREADS": 2})
+    base, mine = profiles.find("smollm2-cpu"), profiles.find("mine", tmp_path)
+    assert (mine.name, mine.rerank, mine.summary, mine.speculative) == ("mine", 64, base.summary, base.speculative)
+    assert mine.args == {k: v for k, v in base.args.items() if k != "dtype"} | {"seed": 1}
+    assert mine.env == {**base.env, "OMP_NUM_THREADS": "2"}
+
+
+def test_what_was_verified_was_the_other_profile(tmp_path: Path) -> None:
+    put(tmp_path, "mine", extends="smollm2-cpu")
+    assert profiles.find("smollm2-cpu").verified != "no"
+    assert profiles.find("mine", tmp_path).verified == "no"
+
+
+def test_a_users_file_of_the_same_name_may_extend_the_one_it_lies_over(tmp_path: Path) -> None:
+    put(tmp_path, "smollm2-cpu", extends="smollm2-cpu", max_num_seqs=2)
+    found = profiles.find("smollm2-cpu", tmp_path)
+    assert (found.max_num_seqs, found.max_model_len) == (2, 2048)
+
+
+def test_a_chain_of_three_and_a_ring(tmp_path: Path) -> None:
+    put(tmp_path, "a", extends="b", rerank=100)
+    put(tmp_path, "b", extends="smollm2-cpu", rerank=99, max_num_seqs=3)
+    assert (profiles.find("a", tmp_path).rerank, profiles.find("a", tmp_path).max_num_seqs) == (100, 3)
+    put(tmp_path, "b", extends="a")
+    with pytest.raises(ProfileError, match="in a ring: a -> b -> a"):
+        profiles.find("a", tmp_path)
+
+
+def test_an_unknown_base_names_the_place_and_the_nearest(tmp_path: Path) -> None:
+    path = put(tmp_path, "a", extends="smollm2-cp")
+    with pytest.raises(ProfileError, match=rf"{path}:1: extends: .*did you mean smollm2-cpu"):
+        profiles.find("a", tmp_path)
+
+
+def test_an_error_names_the_file_that_made_it(tmp_path: Path) -> None:
+    put(tmp_path, "base", extends="smollm2-cpu", bogus=1)
+    top = put(tmp_path, "top", extends="base", rerank="many")
+    with pytest.raises(ProfileError) as caught:
+        profiles.find("top", tmp_path)
+    assert f"{tmp_path / 'base.yaml'}:1: 'bogus' is not a key" in str(caught.value)
+    assert f"{top}:1: rerank" in str(caught.value)
+
+
+def test_another_source_takes_the_old_revision_along(tmp_path: Path) -> None:
+    put(tmp_path, "base", extends="smollm2-cpu", model={"id": "a/b", "revision": "r1"}, drafter={"id": "a/d"})
+    put(tmp_path, "pinned", extends="base", drafter={"revision": "r2"})
+    put(tmp_path, "moved", extends="base", model={"path": "/m"})
+    assert profiles.find("pinned", tmp_path).drafter == sections.Drafter(id="a/d", revision="r2")
+    assert profiles.find("moved", tmp_path).model == sections.Model(path=Path("/m"))
+
+
+def test_no_speculation_is_two_nulls_away(tmp_path: Path) -> None:
+    put(tmp_path, "plain", extends="smollm2-cpu", speculative=None, drafter=None, fast_draft="disabled", rerank=None)
+    assert profiles.find("plain", tmp_path).speculative is None
+
+
+def test_a_share_of_memory_replaces_a_pinned_kv_cache(tmp_path: Path) -> None:
+    put(tmp_path, "mine", extends="smollm2-cpu", gpu_memory_utilization=0.5)
+    found = profiles.find("mine", tmp_path)
+    assert (found.gpu_memory_utilization, found.kv_cache_memory_bytes) == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rerank": 63, "drafter": {"id": "a/d", "selector_top_k": 16}}, "at least 4 x drafter.selector_top_k = 64"),
+        ({"fast_draft": "shadow", "speculative": {"method": "mtp", "num_speculative_tokens": 1,
+                                                  "draft_lm_head_quantization": "fp8"}}, "one head, one of them"),
+        ({"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": 1}, "both size the KV cache"),
+        ({"min_vllm": "0.33.0", "max_vllm": "0.26.0"}, "max_vllm 0.26.0 is older than min_vllm 0.33.0"),
+        ({"min_vllm": "new"}, "'new' is not a version"),
+        ({"min_vllm": 0.3}, "valid string"),
+        ({"model": {"id": "no-slash"}}, "model.id"),
+        ({"draft_vocab": "ids.txt"}, "relative path"),
+        ({"speculative": {"method": "mtpp", "num_speculative_tokens": 1}}, "did you mean 'mtp'?"),
+        ({"speculative": {"method": "mtp", "num_speculative_token": 1}}, "did you mean 'num_speculative_tokens'?"),
+        ({"speculative": {"method": "mtp", "num_speculative_tokens": 1, "options": {"model": "x"}}}, "profile's drafter"),
+        ({"verified": [{"device": "x", "vllm": "0.33.0", "date": "2026-01-01"}]}, "'verified.0.evidence' is missing"),
+        ({"accelerator": {"kinds": ["tpu"]}}, "accelerator.kinds.0"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
+    ],
+)  # fmt: skip
+def test_rules_between_fields(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    assert said in refused(tmp_path, changed(**change))
+
+
+def test_rerank_of_four_times_the_selector_is_enough(tmp_path: Path) -> None:
+    put(tmp_path, "mine", extends="smollm2-cpu", rerank=64, drafter={"id": "a/d", "selector_top_k": 16})
+    assert profiles.find("mine", tmp_path).rerank == 64
+
+
+def test_the_json_schema_judges_files_as_the_models_do(tmp_path: Path) -> None:
+    checker = jsonschema.Draft202012Validator(profiles.schema())
+    jsonschema.Draft202012Validator.check_schema(profiles.schema())
+    for entry in profiles.entries().values():
+        data, _ = yamlfile.load(entry.path)
+        assert list(checker.iter_errors(data)) == [], entry.name
+    good = json.loads(changed())
+    assert checker.is_valid(good)
+    assert checker.is_valid({"schema_version": 1, "name": "a", "extends": "b"})
+    for bad in ({"bogus": 1}, {"fast_draft": True}, {"rerank": 0}, {"schema_version": 2}, {"name": "Not-Lower"}):
+        assert not checker.is_valid(good | bad), bad
+    assert not checker.is_valid({k: v for k, v in good.items() if k != "model"})
