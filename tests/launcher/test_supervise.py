@@ -36,10 +36,10 @@ def test_sigint_is_a_clean_stop_too(serve: Serve) -> None:
 
 
 def test_vllm_gets_the_profile_and_the_arguments_after_the_dashes(serve: Serve, model: Path) -> None:
-    served = serve("--", "--max-num-seqs", "7", rerank=48, args={"max-model-len": 512})
+    served = serve("--", "--block-size", "7", rerank=48, max_model_len=512)
     seen = served.seen()
     assert seen["argv"][:2] == ["serve", str(model)]
-    assert seen["argv"][-2:] == ["--max-num-seqs", "7"]
+    assert seen["argv"][-2:] == ["--block-size", "7"]
     assert "--max-model-len" in seen["argv"]
     assert seen["env"]["RADIANCE_FAST_DRAFT"] == "1"
     assert seen["env"]["RADIANCE_DRAFT_RERANK"] == "48"
