@@ -60,6 +60,7 @@ metrics-check: venv ## exporter, rules, alerts, dashboard: promtool, contracts, 
 docs: venv ## write the pages and files that are made from code
 	$(BIN)/python -m launcher.metrics > docs/metrics.md
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/figures.py
 	$(BIN)/python deploy/grafana/dashboard.py > deploy/grafana/radiance.json
 
 check: venv ## lint, formatting, types, dead code, shell, YAML, Dockerfile, workflows; warns of old GPU figures
