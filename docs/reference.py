@@ -59,7 +59,7 @@ def profile_schema() -> str:
     ]
     return _page(
         "Fields of a profile",
-        "launcher/schema.py",
+        "launcher/profiles.py",
         "A profile is one YAML file; `radiance profiles show NAME` prints one with its defaults. An unknown field is refused by name.",
         *parts,
     )

@@ -10,7 +10,7 @@ sampling alone explains, so a random head gives H ~ I and plain rounding. G itse
 loss than plain rounding. With hidden states H is their second moment plus a fifth of the above; 256 states already help.
 
 tests/bench/results/accuracy-*.json says what each part buys on real hidden states, docs/accuracy.md what was tried and lost.
-Peak memory: two fp32 [k, k]; every `del` below keeps a third one away.
+Peak memory: two fp32 [k, k].
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import torch
 
+from radiance import spd
 from radiance.rotation import Rotation
 
 #: (start, stop) -> rows of the head, fp32 [stop - start, k]
@@ -76,17 +77,13 @@ def matrix(gram: torch.Tensor, shrink: float, rotation: Rotation, hidden: torch.
         _add_states(hessian, hidden)
     hessian = _turned(hessian, rotation).flip(0, 1)
     hessian.diagonal().add_(DAMP * hessian.diagonal().mean())
-    factor: torch.Tensor = torch.linalg.cholesky(hessian)
-    del hessian
+    factor = spd.cholesky_(hessian)
     return factor.div_(factor.diagonal().clone()).tril_(-1).half().flip(0, 1)
 
 
 def _mirror(gram: torch.Tensor) -> torch.Tensor:
-    """The data-free Hessian, mean diagonal 1: S (G^-1 + diag(G^-1)) S, S = diag(G^-1)^(1/2). Empties `gram`."""
-    factor = torch.linalg.cholesky(gram)
-    gram.set_()  # type: ignore[call-overload]
-    hessian = torch.cholesky_inverse(factor)
-    del factor
+    """The data-free Hessian, mean diagonal 1: S (G^-1 + diag(G^-1)) S, S = diag(G^-1)^(1/2). Overwrites `gram`."""
+    hessian = spd.inverse_(gram)
     sharp = hessian.diagonal().sqrt()
     hessian.diagonal().mul_(2)
     hessian.mul_(sharp).mul_(sharp[:, None])

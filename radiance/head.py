@@ -1,8 +1,8 @@
 """DraftHead: the 2-bit copy of one LM head, beside the head itself. coarse -> select -> rerank -> answer.
 
-It knows torch and our own parts, not vLLM: hook.py puts it into a drafter. Its state is a HeadStatus that only this class
+It knows torch and our own parts, not vLLM: radiance/hook puts it into a drafter. Its state is a HeadStatus that only this class
 changes; a state change is logged and kept with its time, reason and phase. A failure inside never reaches the caller: the
-answer then comes from the stock head, which hook.py keeps, and the state becomes DECLINED and says why.
+answer then comes from the stock head, which radiance/hook keeps, and the state becomes DECLINED and says why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from radiance import pack, quantise, reference, shortlist, tuning
+from radiance import coarse, pack, quantise, reference, rows, shortlist, tuning
 from radiance.errors import UnsupportedHead
 from radiance.settings import DEFAULT_RERANK, MAX_RERANK
 from radiance.source import Source
@@ -95,6 +95,18 @@ class DraftHead:
         self._verified = False
         self.move(HeadState.DECLINED, reason, phase)
 
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Every tensor of ours that a call reads, by name: what a sleeping engine must bring back. Empty before packing."""
+        if self.quantised is None:
+            return {}
+        packed, plan = self.quantised.packed, self.quantised.plan
+        found = {
+            "codes": packed.codes, "half_steps": packed.half_steps, "units": packed.units, "mean": plan.mean,
+            "x_scale": plan.rotation.x_scale, "w_scale": plan.rotation.w_scale, "sample_ids": self._sample_ids,
+            "vocab": self.vocab, "table": coarse.dense_table(plan.rotation.a, packed.device),
+        }  # fmt: skip
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
     # -- packing -------------------------------------------------------------------------------------------------------
 
     def looks_empty(self) -> bool:
@@ -114,8 +126,11 @@ class DraftHead:
             self._sample = self.source.sample(self._sample_ids)
             kept = self.source if self.vocab is None else self.source.only(self.vocab)
             fmt = pack.choose(kept.n, kept.k, self.source.weight.device)
-            self.quantised = quantise.quantise(kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD)
-            self._warm()
+            self.quantised = quantise.quantise(
+                kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD, into=self.quantised
+            )
+            if phase is not Phase.SERVING or not self._captured:
+                self._warm()
         except UnsupportedHead as error:
             self.decline(error.reason, str(error), phase)
             return
@@ -143,6 +158,14 @@ class DraftHead:
             status.quantise_seconds,
             status.rerank,
         )
+
+    def follow_weights(self) -> None:
+        """The weights of the engine were replaced: pack again, into the same memory, if the head is another one now."""
+        if self.quantised is None or self.verify():
+            return
+        self.status.repacked += 1
+        log.warning("Radiance draft head %s: its weights were replaced, packing again", self.status.name)
+        self.pack(Phase.SERVING, late=False)
 
     def verify(self) -> bool:
         """True if the sampled rows of the source head still hold the bytes that were packed."""
@@ -191,7 +214,9 @@ class DraftHead:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def candidates(self, x: torch.Tensor, r: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def candidates(
+        self, x: torch.Tensor, r: int, pieces: list[coarse.Piece] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """x [m, k] -> ids int64 [m, r], best coarse value first (-1: none), and their exact logits fp32 [m, r].
 
         Logits are rounded to x's dtype before they are compared, ties to the lowest id, because the target that judges
@@ -208,6 +233,7 @@ class DraftHead:
             round_to=x.dtype,
             counters=self.counters,
             vocab=self.vocab,
+            pieces=pieces,
         )
 
     def top_tokens(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,24 +247,31 @@ class DraftHead:
 
     def top_k(self, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Top-k callers: local ids int64 [m, k] and exact logits fp32 [m, k], best first, ties to the lowest id."""
-        r = max(min(max(self.asked_rerank or 0, RERANK_PER_TOP_K * k), self.packed_rows, MAX_RERANK), k)
         with _Clock(self, x):
-            ids, exact = self.candidates(x, r)
-            by_id = ids.argsort(dim=1)
-            ids, exact = ids.gather(1, by_id), exact.gather(1, by_id)
-            order = exact.sort(dim=1, descending=True, stable=True).indices[:, :k]
-            return ids.gather(1, order).clamp_min(0), exact.gather(1, order)  # none: -inf, under some id
+            return rows.best_k(*self.candidates(x, self._rerank_for(k)), k)
+
+    def _rerank_for(self, k: int) -> int:
+        return max(min(max(self.asked_rerank or 0, RERANK_PER_TOP_K * k), self.packed_rows, MAX_RERANK), k)
+
+    def full_row(self, x: torch.Tensor, k: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Callers that need every value: [m, n] in x's dtype, exact on the reranked rows, elsewhere the coarse value plus
+        what the codes left out (x . mean), -inf for padding and what is not drafted; and the k best, as top_k() does."""
+        with _Clock(self, x):
+            pieces: list[coarse.Piece] = []
+            ids, exact = self.candidates(x, self._rerank_for(k) if k else self.rerank, pieces)
+            done = self._packed()
+            out = self._blank(x)
+            rows.full_of(done.packed, pieces, x, done.plan.mean, out, self.packed_rows, self.vocab)
+            return rows.put(out, ids, exact), *rows.best_k(ids, exact, k)
 
     def row(self, x: torch.Tensor) -> torch.Tensor:
         """Row callers: [m, n] in x's dtype, exact on the reranked rows and -inf elsewhere."""
         with _Clock(self, x):
             ids, exact = self.candidates(x, self.rerank)
-            # Where there are fewer than r candidates, the first one is written again: no extra column, so the row is
-            # contiguous, as a gather over ranks needs it.
-            some = ids >= 0
-            exact = exact.where(some, exact[:, :1])
-            out = torch.full((x.shape[0], self.source.n), -torch.inf, dtype=x.dtype, device=x.device)
-            return out.scatter_(1, ids.where(some, ids[:, :1]).clamp_min(0), exact.to(x.dtype))
+            return rows.put(self._blank(x), ids, exact)
+
+    def _blank(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x), self.source.n), -torch.inf, dtype=x.dtype, device=x.device)
 
     def compare(self, x: torch.Tensor, stock_row: torch.Tensor) -> None:
         """Shadow: run the 2-bit path beside a stock row [m, >= n_valid] and count where they part. Synchronises."""

@@ -41,6 +41,12 @@ class Plan:
     group: int
     follow: torch.Tensor | None
 
+    def overwrite(self, other: Plan) -> None:
+        """Take over the other plan's values, into the tensors that are there: captured graphs hold their addresses."""
+        self.mean.copy_(other.mean)
+        self.rotation.x_scale.copy_(other.rotation.x_scale)
+        self.rotation.w_scale.copy_(other.rotation.w_scale)
+
 
 @dataclass
 class Quantised:
@@ -177,10 +183,12 @@ def _round_group_cuda(
 
 
 def quantise(
-    source: Source, n_valid: int, layout: pack.Layout, hidden: torch.Tensor | None = None, *, measure: bool = True
-) -> Quantised:
+    source: Source, n_valid: int, layout: pack.Layout, hidden: torch.Tensor | None = None, *, measure: bool = True,
+    into: Quantised | None = None,
+) -> Quantised:  # fmt: skip
     """Pack a whole head. Temporaries are one chunk or two [k, k] matrices and a few slices, whatever n;
-    all are given back. `measure` resets torch's peak counter: not while vLLM itself is measuring with it."""
+    all are given back. `measure` resets torch's peak counter: not while vLLM itself is measuring with it. `into`: overwrite
+    that packed copy of a head of the same shape, whose addresses captured graphs hold, instead of allocating one."""
     begin = time.monotonic()
     device = source.weight.device
     on_gpu = device.type == "cuda" and measure
@@ -192,12 +200,15 @@ def quantise(
     with torch.no_grad():
         plan = prepare(source, n_valid, hidden)
         fmt = pack.Format(layout, source.n, source.k, plan.group)
-        packed = pack.allocate(fmt, device)
+        packed = pack.allocate(fmt, device) if into is None else into.packed
         step, slice_ = chunk_rows(source.k), slice_rows(source.k)
         for start in range(0, source.n, step):
             codes, half_steps = quantise_rows(turn_rows(source, start, min(start + step, source.n), plan), plan, fmt)
             for at in range(0, len(codes), slice_):
                 pack.write_rows(packed, start + at, codes[at : at + slice_], half_steps[at : at + slice_])
+    if into is not None:
+        into.plan.overwrite(plan)
+        plan = into.plan
     plan.follow = None  # only rounding needed it
     permanent = packed.format.bytes
     peak = max(6 * min(step, source.n) * source.k, 8 * source.k**2) + 5 * SLICE_BYTES

@@ -81,9 +81,11 @@ def top_tokens(
 def candidates(
     packed: Packed, rotation: Rotation, source: Source, x: torch.Tensor, r: int, n_valid: int, *,
     round_to: torch.dtype = torch.float32, counters: torch.Tensor | None = None, vocab: torch.Tensor | None = None,
+    pieces: list[Piece] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Top-k and row callers: (ids int64 [m, r] best coarse value first, -1 for none; exact logits fp32 [m, r], -inf there)."""
-    ids, answer = shortlist(packed, rotation, x, r, n_valid)
+    """Top-k and row callers: (ids int64 [m, r] best coarse value first, -1 for none; exact logits fp32 [m, r], -inf there).
+    `pieces` takes the coarse values of all rows, for callers that need a full one."""
+    ids, answer = shortlist(packed, rotation, x, r, n_valid, pieces)
     ids = _rows_behind(ids, vocab)
     return rerank_pass.score(
         source, x, ids, answer, round_to=round_to, counters=counters, rows=True, early=vocab is None
@@ -96,9 +98,10 @@ def _rows_behind(ids: torch.Tensor, vocab: torch.Tensor | None) -> torch.Tensor:
 
 
 def shortlist(
-    packed: Packed, rotation: Rotation, x: torch.Tensor, r: int, n_valid: int
+    packed: Packed, rotation: Rotation, x: torch.Tensor, r: int, n_valid: int, pieces: list[Piece] | None = None
 ) -> tuple[torch.Tensor, rerank_pass.Answer]:
-    """Candidates int32 [m, r] of any number of draft rows; one coarse scratch of at most 128 of them is alive at a time."""
+    """Candidates int32 [m, r] of any number of draft rows; one coarse scratch of at most 128 of them is alive at a time,
+    unless `pieces` collects them."""
     check_r(r, n_valid, packed.format.n)
     x = coarse_pass.checked(packed, rotation, x)
     m, where = x.shape[0], packed.device
@@ -108,11 +111,15 @@ def shortlist(
         for segment in tuning.segments(m, packed.format, tuning.device(where)):
             piece = coarse_pass.run(packed, rotation, x, segment)
             select_piece("cuda", packed.format, piece, r, n_valid, ids, answer)
+            if pieces is not None:
+                pieces.append(piece)
     else:
         answer.clear()  # the portable select leaves that to us
         for start in range(0, m, tuning.SCRATCH_ROWS):
             part = coarse_pass.coarse(packed, rotation, x[start : start + tuning.SCRATCH_ROWS])
             ids[start : start + tuning.SCRATCH_ROWS] = select(part, r, n_valid)
+            if pieces is not None:
+                pieces += part.pieces
     return ids, answer
 
 

@@ -83,6 +83,8 @@ class HeadStatus:
     lazy_fired: int = 0
     lazy_fired_at: float = 0.0
     lazy_phase: str = ""
+    #: packed again because the engine's weights were replaced
+    repacked: int = 0
     #: calls of the 2-bit path; draft rows in them; rows whose exact winner was not the coarse winner
     calls: int = 0
     rows: int = 0
@@ -115,6 +117,8 @@ class Snapshot:
     radiance: str
     vllm: str = ""
     device: str = ""
+    #: index of the engine among data parallel ones
+    engine: int = 0
     #: why no head could be looked for at all (bad setting, missing seam); empty if none
     problem: str = ""
     heads: list[HeadStatus] = field(default_factory=list)

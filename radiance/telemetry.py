@@ -23,11 +23,11 @@ PERIOD_SECONDS = 1.0
 
 
 class Telemetry:
-    """One per worker process. `rank` is the global rank; heads are added as they are found."""
+    """One per worker process. `rank` is the global rank within engine `engine`; heads are added as they are found."""
 
-    def __init__(self, folder: Path | None, rank: int, vllm: str, device: str) -> None:
+    def __init__(self, folder: Path | None, rank: int, vllm: str, device: str, engine: int = 0) -> None:
         now = time.time()
-        self.snapshot = status.Snapshot(os.getpid(), rank, now, now, __version__, vllm, device)
+        self.snapshot = status.Snapshot(os.getpid(), rank, now, now, __version__, vllm, device, engine)
         #: called before each write: counters that live elsewhere come into the snapshot here. Weak: an engine that is gone
         #: takes its heads, and the weights they hold, with it
         self._sources: list[tuple[status.HeadStatus, weakref.WeakMethod[Callable[[], None]]]] = []

@@ -20,7 +20,7 @@ def git(root: Path, *args: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in ("radiance/kernels/select.cu", "radiance/head.py", "radiance/hook.py", "radiance/settings.py"):
+    for name in ("radiance/kernels/select.cu", "radiance/head.py", "radiance/hook/load.py", "radiance/settings.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1\n")
     git(tmp_path, "init", "-q")
@@ -38,20 +38,20 @@ def record(root: Path, name: str, commit: str) -> None:
 def test_silent_while_nothing_it_depends_on_has_changed(checkout: Path) -> None:
     record(checkout, "h200.json", git(checkout, "rev-parse", "HEAD"))
     (checkout / "radiance/settings.py").write_text("2\n")
-    (checkout / "radiance/hook.py").write_text("2\n")  # times of the head alone do not depend on the hook
+    (checkout / "radiance/hook/load.py").write_text("2\n")  # times of the head alone do not depend on the hook
     assert list(stale.warnings(checkout)) == []
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_names_result_files_and_command(checkout: Path, committed: bool) -> None:
     record(checkout, "h200-serve.json", git(checkout, "rev-parse", "HEAD"))
-    (checkout / "radiance/hook.py").write_text("2\n")
+    (checkout / "radiance/hook/load.py").write_text("2\n")
     (checkout / "radiance/kernels/select.cu").unlink()
     if committed:
         git(checkout, "commit", "-qam", "two")
     ((file, text),) = stale.warnings(checkout)
     assert file == "tests/bench/results/h200-serve.json"
-    assert "changed since: radiance/hook.py, radiance/kernels/select.cu" in text
+    assert "changed since: radiance/hook/load.py, radiance/kernels/select.cu" in text
     assert text.endswith("measure again: bench it")
 
 

@@ -1,4 +1,4 @@
-"""Every seam of radiance/hook.py, looked up in the sources of real vLLM releases: a new vLLM fails here, not at a user's.
+"""Every seam of radiance/hook, looked up in the sources of real vLLM releases: a new vLLM fails here, not at a user's.
 
 0.33 runs always, because its V2 runner needs Triton and so never runs on a CPU; the older ones in `make compat`.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from radiance import hook
+from radiance.hook import load
 from tests.compat import sources
 
 OLDER = ["0.26.0", "0.29.0", "0.32.0"]
@@ -82,11 +83,11 @@ def test_methods(
 ) -> None:
     found = [n for n in find_class(version, file, cls).body if isinstance(n, ast.FunctionDef) and n.name == method]
     if version in absent:
-        assert not found, f"{cls}.{method} has come to vLLM {version}: correct the table here and in hook.py"
+        assert not found, f"{cls}.{method} has come to vLLM {version}: correct the table here and in radiance/hook"
         return
     assert found, f"vLLM {version}: {cls}.{method} is gone"
     assert [a.arg for a in found[0].args.args][: len(parameters)] == parameters
-    assert method in (hook.__doc__ or ""), f"hook.py's inventory does not name {method}"
+    assert method in (hook.__doc__ or ""), f"the inventory of radiance/hook does not name {method}"
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -123,7 +124,7 @@ def test_every_override_of_load_model_calls_the_one_we_wrap(version: str) -> Non
 @pytest.mark.parametrize("version", RELEASES)
 def test_no_drafter_keeps_its_lm_head_under_a_name_we_do_not_know(version: str) -> None:
     """Heads are found by attribute name. A class with a ParallelLMHead elsewhere must be looked at by a person first."""
-    known = {*hook.HEAD_ATTRIBUTES, "markov_w2", "shared_head"}
+    known = {*load.HEAD_ATTRIBUTES, "markov_w2", "shared_head"}
     drafters = ("mtp", "eagle", "dflash", "dspark", "lilicorr", "xpress", "medusa")
     strange = []
     for path in Path(sources.folder(version) / "vllm/model_executor/models").glob("*.py"):

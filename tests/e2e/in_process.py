@@ -25,6 +25,7 @@ def main(target: str) -> None:
     from vllm.model_executor.layers.logits_processor import LogitsProcessor
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+    from vllm.v1.worker.gpu_worker import Worker
 
     llm.generate(["def main():"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
     ours = getattr(drafter.lm_head, "source", None)
@@ -39,7 +40,8 @@ def main(target: str) -> None:
         "patched": [
             f"{owner.__name__}.{name}"
             for owner, names in (
-                (LogitsProcessor, ["_apply_head", "get_top_tokens", "get_top_k_tokens"]),
+                (LogitsProcessor, ["forward", "_apply_head", "get_top_tokens", "get_top_k_tokens"]),
+                (Worker, ["reload_weights", "finish_weight_update"]),
                 (BaseModelLoader, ["load_model"]),
                 (SpecDecodeBaseProposer, ["load_model"]),
             )

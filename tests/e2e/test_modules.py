@@ -43,7 +43,7 @@ def test_the_drafter_gets_a_head_of_its_own_and_the_target_keeps_its(target: Pat
     assert seen["source_is_target_head"]
     assert seen["same_storage"]
     assert seen["token_id_path"]
-    assert len(seen["patched"]) == 5
+    assert len(seen["patched"]) == 8
 
 
 @pytest.mark.parametrize("environment", [{"RADIANCE_FAST_DRAFT": "0"}, {}])

@@ -204,3 +204,56 @@ def test_latency_histogram_counts_each_call() -> None:
         head.top_tokens(torch.randn(1, K).bfloat16())
     assert sum(head.status.latency.counts) == 4
     assert head.status.latency.sum_seconds > 0
+
+
+@pytest.mark.parametrize("vocab", [None, torch.arange(0, VALID, 2, dtype=torch.int32)])
+def test_full_row_has_a_finite_value_for_every_draftable_token(vocab: torch.Tensor | None) -> None:
+    """Exact where reranked, coarse plus what the codes left out elsewhere: the log-partition comes out right."""
+    weight = (torch.randn(N, K) + 3 * torch.randn(K)).bfloat16()  # a mean row that no code holds
+    head = make(weight, vocab=vocab)
+    head.pack(Phase.LOAD, late=False)
+    assert head.usable(1, capturing=False)
+    x = torch.randn(40, K).bfloat16()
+    row, ids, values = head.full_row(x, 4)
+    assert row.shape == (40, N)
+    assert row.dtype == x.dtype
+    drafted = torch.arange(VALID) if vocab is None else vocab.long()
+    others = torch.ones(N, dtype=torch.bool)
+    others[drafted] = False
+    assert row[:, drafted].isfinite().all()
+    assert (row[:, others] == -torch.inf).all()
+    exact = (x.float() @ weight.float().T).to(x.dtype).float()
+    assert torch.equal(values, exact.gather(1, ids))
+    assert torch.equal(row.float().gather(1, ids), values)
+    off = (row.float() - exact)[:, drafted].square().mean().sqrt()
+    assert 0 < off < 0.4 * (exact - exact.mean(1, keepdim=True))[:, drafted].square().mean().sqrt()
+
+
+def test_weights_that_were_replaced_are_packed_again_in_place() -> None:
+    weight = torch.randn(N, K).bfloat16()
+    head = make(weight)
+    head.pack(Phase.LOAD, late=False)
+    assert head.usable(1, capturing=True) is False  # nothing verified yet: no graph may hold it
+    assert head.usable(1, capturing=False)
+    assert head.usable(1, capturing=True)
+    before = {name: tensor.data_ptr() for name, tensor in head.buffers().items()}
+    head.follow_weights()
+    assert head.status.repacked == 0
+    weight.copy_(weight.flip(0).neg())
+    head.follow_weights()
+    assert head.status.repacked == 1
+    assert head.status.state is HeadState.ACTIVE
+    after = {name: tensor.data_ptr() for name, tensor in head.buffers().items()}
+    assert after == before
+    assert head.usable(1, capturing=False)
+    assert head.status.lazy_fired == 0
+    x = torch.randn(128, K).bfloat16()
+    assert (head.top_tokens(x)[0] == stock_argmax(head, x)).float().mean() > 0.95
+
+
+def test_a_head_that_was_never_packed_follows_nothing() -> None:
+    head = make(torch.zeros(N, K).bfloat16())
+    head.pack(Phase.LOAD, late=False)
+    assert head.buffers() == {}
+    head.follow_weights()
+    assert (head.status.state, head.status.repacked) == (HeadState.WAITING, 0)

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from radiance import hook
+from radiance.hook import imports, load
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_patch_runs_once_after_the_module(package: Path) -> None:
     seen: list[str] = []
-    sys.meta_path.insert(0, hook._AfterImport({"subject.late": lambda m: seen.append(m.Thing().load_model())}))
+    sys.meta_path.insert(0, imports.AfterImport({"subject.late": lambda m: seen.append(m.Thing().load_model())}))
     import subject.late  # type: ignore[import-not-found]  # noqa: F401
 
     del sys.modules["subject.late"]
@@ -43,7 +43,7 @@ def test_a_patch_runs_once_after_the_module(package: Path) -> None:
 
 def test_looking_for_a_module_is_not_importing_it(package: Path) -> None:
     seen: list[str] = []
-    sys.meta_path.insert(0, hook._AfterImport({"subject.late": lambda m: seen.append(m.__name__)}))
+    sys.meta_path.insert(0, imports.AfterImport({"subject.late": lambda m: seen.append(m.__name__)}))
     assert importlib.util.find_spec("subject.late") is not None
     assert seen == []
     import subject.late  # noqa: F401
@@ -51,18 +51,24 @@ def test_looking_for_a_module_is_not_importing_it(package: Path) -> None:
     assert seen == ["subject.late"]
 
 
-def test_drafters_and_engines_that_are_refused_are_named() -> None:
-    def owner(model: object, **config: object) -> SimpleNamespace:
-        settings = {"model_config": SimpleNamespace(enable_sleep_mode=False), "weight_transfer_config": None, **config}
-        return SimpleNamespace(model=model, vllm_config=SimpleNamespace(**settings))
+def test_drafters_and_engines_that_are_refused_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def owner(model: object, rival: str | None = None, **config: object) -> SimpleNamespace:
+        settings = {"weight_transfer_config": None, **config}
+        speculative = SimpleNamespace(draft_lm_head_quantization=rival)
+        return SimpleNamespace(model=model, vllm_config=SimpleNamespace(**settings), speculative_config=speculative)
 
-    assert hook._refusal(owner(SimpleNamespace())) == ""
-    assert hook._refusal(owner(SimpleNamespace(masked_embedding=None))) == ""
-    assert "masked embedding" in hook._refusal(owner(SimpleNamespace(masked_embedding=object())))
-    assert "full finite row" in hook._refusal(owner(SimpleNamespace(compute_draft_logits=print)))
-    asleep = SimpleNamespace(enable_sleep_mode=True)
-    assert "sleep mode" in hook._refusal(owner(SimpleNamespace(), model_config=asleep))
-    assert "weight transfer" in hook._refusal(owner(SimpleNamespace(), weight_transfer_config=object()))
+    assert load.refusal(owner(SimpleNamespace())) == ""
+    assert load.refusal(owner(SimpleNamespace(masked_embedding=None))) == ""
+    assert load.refusal(owner(SimpleNamespace(compute_draft_logits=print))) == ""
+    assert "masked embedding" in load.refusal(owner(SimpleNamespace(masked_embedding=object())))
+    assert "fp8" in load.refusal(owner(SimpleNamespace(), rival="fp8"))
+    transfer = owner(SimpleNamespace(), weight_transfer_config=object())
+    worker = ModuleType("vllm.v1.worker.gpu_worker")
+    monkeypatch.setitem(sys.modules, worker.__name__, worker)
+    worker.Worker = type("Worker", (), {})  # type: ignore[attr-defined]
+    assert "weight transfer" in load.refusal(transfer)
+    worker.Worker.finish_weight_update = print  # type: ignore[attr-defined]
+    assert load.refusal(transfer) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,6 +77,7 @@ def test_drafters_and_engines_that_are_refused_are_named() -> None:
         ({"get_top_tokens": print}, {}, True),
         ({"get_top_tokens": print}, {"draft_sample_method": "probabilistic"}, False),
         ({}, {}, False),
+        ({"get_top_tokens": print, "compute_draft_logits": print}, {}, False),
         ({"get_top_tokens": print, "masked_embedding": None}, {}, False),
         ({"get_top_tokens": print, "logits_processor": SimpleNamespace(scale=0.0)}, {}, False),
     ],
@@ -78,15 +85,16 @@ def test_drafters_and_engines_that_are_refused_are_named() -> None:
 def test_token_ids_suffice_only_where_nothing_else_is_asked(
     model: dict[str, object], config: dict[str, object], suffices: bool
 ) -> None:
-    owner = SimpleNamespace(model=SimpleNamespace(**model), speculative_config=SimpleNamespace(**config))
-    assert hook._token_ids_suffice(owner) == suffices
+    drafter = SimpleNamespace(modules=list, **model)
+    owner = SimpleNamespace(model=drafter, speculative_config=SimpleNamespace(**config))
+    assert load.token_ids_suffice(owner) == suffices
 
 
 def test_a_patch_that_fails_does_not_fail_the_import(package: Path, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: ModuleType) -> None:
         raise RuntimeError("no such class")
 
-    sys.meta_path.insert(0, hook._AfterImport({"subject.late": fail}))
+    sys.meta_path.insert(0, imports.AfterImport({"subject.late": fail}))
     with caplog.at_level(logging.ERROR, "vllm.radiance"):
         import subject.late
 
@@ -95,7 +103,7 @@ def test_a_patch_that_fails_does_not_fail_the_import(package: Path, caplog: pyte
 
 
 def test_a_module_that_does_not_exist_is_still_an_import_error(package: Path) -> None:
-    sys.meta_path.insert(0, hook._AfterImport({"subject.none": lambda _: None}))
+    sys.meta_path.insert(0, imports.AfterImport({"subject.none": lambda _: None}))
     with pytest.raises(ModuleNotFoundError):
         import subject.none  # type: ignore[import-not-found]  # noqa: F401
 
@@ -108,11 +116,11 @@ def test_methods_are_wrapped_once_and_a_missing_one_is_named(caplog: pytest.LogC
     def add_one(original):  # type: ignore[no-untyped-def]
         return lambda self: original(self) + 1
 
-    assert hook._wrap(Proposer, "load_model", add_one)
-    assert hook._wrap(Proposer, "load_model", add_one)
+    assert imports.wrap(Proposer, "load_model", add_one)
+    assert imports.wrap(Proposer, "load_model", add_one)
     assert Proposer().load_model() == 2
     with caplog.at_level(logging.WARNING, "vllm.radiance"):
-        assert not hook._wrap(Proposer, "get_top_tokens", add_one)
+        assert not imports.wrap(Proposer, "get_top_tokens", add_one)
     assert "Proposer.get_top_tokens is not there in this vLLM" in caplog.text
 
 
@@ -121,7 +129,7 @@ def test_register_leaves_one_hook_or_none(mode: str, hooks: int) -> None:
     """Twice, as vLLM may call it; `nonsense` leaves the hook that reports the bad setting."""
     code = (
         "import sys, radiance; radiance.register(); radiance.register(); "
-        "print(sum(type(f).__name__ == '_AfterImport' for f in sys.meta_path))"
+        "print(sum(type(f).__name__ == 'AfterImport' for f in sys.meta_path))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -10,7 +10,7 @@ import os
 import sys
 from types import ModuleType
 
-from radiance.hook import _AfterImport
+from radiance.hook.imports import AfterImport
 
 
 def _reference(module: ModuleType) -> None:
@@ -43,4 +43,4 @@ def _quantise(module: ModuleType) -> None:
         module.quantise = fail  # type: ignore[attr-defined]
 
 
-sys.meta_path.insert(0, _AfterImport({"radiance.reference": _reference, "radiance.quantise": _quantise}))
+sys.meta_path.insert(0, AfterImport({"radiance.reference": _reference, "radiance.quantise": _quantise}))

@@ -1,0 +1,135 @@
+"""The head module that a drafter gets instead of its own: the same parameters, answered through a DraftHead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from radiance.hook import worker
+from radiance.settings import Mode, Settings
+from radiance.status import HeadState, HeadStatus, Phase
+
+if TYPE_CHECKING:
+    from radiance.head import DraftHead
+    from radiance.telemetry import Telemetry
+
+log = logging.getLogger("vllm.radiance")
+
+
+class RadianceLMHead:
+    """Marks a head module of ours; `radiance` is its DraftHead, `source` the head that it replaces. `wants_full_row`: its
+    callers need coarse values where there are no exact ones."""
+
+    radiance: DraftHead
+    source: Any
+    tp_size: int
+    shard_indices: Any
+    wants_full_row: bool
+
+
+def replacement(head: Any, path: str, owner: Any, settings: Settings, telemetry: Telemetry, late: bool) -> Any | None:
+    """A head module that shares `head`'s parameters and answers through a DraftHead; None if declined by name."""
+    from radiance.errors import UnsupportedHead
+    from radiance.head import DraftHead
+
+    drafter = type(owner.model).__name__
+    status = HeadStatus(name=path, state=HeadState.OFF, drafter=drafter)
+    telemetry.add(status)
+    try:
+        source = source_of(head)
+        vocab = _draft_vocab(head, owner, settings)
+    except Exception as error:
+        log.warning("Radiance draft head %s (%s) declined: %s", path, drafter, error)
+        status.enter(HeadState.DECLINED, error.reason if isinstance(error, UnsupportedHead) else "arming_failed")
+        return None
+    draft = DraftHead(
+        source,
+        status,
+        dtype=head.params_dtype,
+        vocab=vocab,
+        n_valid=head.shard_indices.num_org_elements,
+        rerank=settings.rerank,
+        shadow=settings.mode is Mode.SHADOW,
+        shadow_sample=settings.shadow_sample,
+    )
+    telemetry.follow(status, draft.refresh)
+    if late:
+        draft.move(HeadState.WAITING, "not_filled_at_load", Phase.LOAD)
+    draft.pack(Phase.LOAD, late=late)
+    if status.state is HeadState.DECLINED:
+        return None
+    worker.heads.add(draft)
+    cls = type("RadianceLMHead", (RadianceLMHead, type(head)), {})
+    module: Any = cls.__new__(cls)  # type: ignore[call-overload]
+    for name, value in head.__dict__.items():  # parameters and buffers are shared, the containers are our own
+        own = name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        module.__dict__[name] = value.copy() if own else value
+    module.__dict__["source"] = head  # not a submodule: its weights must not be listed twice
+    module.__dict__["radiance"] = draft
+    module.__dict__["quant_method"] = _Method(head.quant_method)
+    module.__dict__["wants_full_row"] = hasattr(owner.model, "compute_draft_logits")  # DSpark, XPress add a bias to it
+    for name, tensor in draft.buffers().items():  # vLLM saves and restores the buffers of a model over a level-2 sleep
+        module._buffers[f"radiance_{name}"] = tensor
+        module._non_persistent_buffers_set.add(f"radiance_{name}")
+    return module
+
+
+def source_of(head: Any) -> Any:
+    """The rows of a vLLM head as a Source. Raises UnsupportedHead with the name of what is not supported."""
+    from radiance.errors import UnsupportedHead
+    from radiance.source import Source
+
+    weight = getattr(head, "weight", None)
+    if weight is None or weight.dim() != 2:
+        raise UnsupportedHead(
+            "quantised_head", f"head with {type(head.quant_method).__name__} has no plain weight [n, k]"
+        )
+    if weight.is_meta:
+        raise UnsupportedHead("meta", "the head has no memory (meta device)")
+    scale = getattr(head, "weight_scale", None)
+    if weight.shape[1] != head.embedding_dim and weight.shape[0] == head.embedding_dim:
+        weight = weight.t()  # FP8 methods keep [k, n]
+    if getattr(head, "bias", None) is not None:
+        raise UnsupportedHead("bias", "a head with a bias is not supported")
+    return Source(weight.detach(), None if scale is None else scale.detach().reshape(-1))
+
+
+def _draft_vocab(head: Any, owner: Any, settings: Settings) -> Any | None:
+    """Local rows of RADIANCE_DRAFT_VOCAB, end-of-sequence ids included; None if unset. Raises UnsupportedHead."""
+    from radiance import vocab
+    from radiance.errors import UnsupportedHead
+    from radiance.settings import DEFAULT_RERANK
+
+    if settings.draft_vocab is None:
+        return None
+    if getattr(owner.model, "draft_id_to_target_id", None) is not None:
+        raise UnsupportedHead(
+            "draft_vocab", "this drafter has a reduced vocabulary of its own (d2t); unset RADIANCE_DRAFT_VOCAB"
+        )
+    config = owner.vllm_config.model_config
+    ends = [
+        getattr(config.hf_text_config, "eos_token_id", None),
+        (config.try_get_generation_config() or {}).get("eos_token_id"),
+    ]
+    always = [token for end in ends if end is not None for token in (end if isinstance(end, list) else [end])]
+    shard = head.shard_indices
+    ids = vocab.read(settings.draft_vocab, head.org_vocab_size)
+    start, stop = shard.org_vocab_start_index, shard.org_vocab_end_index
+    return vocab.shard(ids, start, stop, settings.rerank or DEFAULT_RERANK, always)
+
+
+class _Method:
+    """The head's quant_method: apply() goes through the DraftHead, all else is the original's."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+
+    def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
+        from radiance.hook.answers import row
+
+        stock: Callable[[], Any] = lambda: self.original.apply(layer.source, x, bias=bias)  # noqa: E731
+        return row(layer, x, bias, stock)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)

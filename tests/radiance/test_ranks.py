@@ -1,0 +1,47 @@
+"""The vote of tensor parallel ranks, on torch's own store, with ranks as threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch.distributed import HashStore
+
+from radiance.hook import ranks
+
+LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=200)
+
+
+def vote(store: HashStore, votes: list[bool | None], patience: timedelta = LONG) -> list[bool]:
+    """What each rank is told; None: a rank where the plugin is off, which never votes."""
+    with ThreadPoolExecutor(len(votes)) as pool:
+        told = [
+            pool.submit(ranks.decide, store, "radiance/tp/1", rank, len(votes), one, patience)
+            for rank, one in enumerate(votes)
+            if one is not None
+        ]
+        return [future.result(60) for future in told]
+
+
+@pytest.mark.parametrize(
+    ("votes", "told"), [([True, True, True], True), ([True, False, True], False), ([False, False], False)]
+)
+def test_all_or_none(votes: list[bool | None], told: bool) -> None:
+    assert vote(HashStore(), votes) == [told] * len(votes)
+
+
+def test_a_rank_without_the_plugin_does_not_hang_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    assert vote(HashStore(), [True, None], SHORT) == [False]
+    assert "is the plugin on in all of them?" in caplog.text
+
+
+def test_a_rank_that_comes_after_the_others_gave_up_is_told_no() -> None:
+    store = HashStore()
+    assert vote(store, [True, None], SHORT) == [False]
+    late: list[bool] = []
+    thread = threading.Thread(target=lambda: late.append(ranks.decide(store, "radiance/tp/1", 1, 2, True, LONG)))
+    thread.start()
+    thread.join(60)
+    assert late == [False]
