@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check docs check format clean
+.PHONY: help venv demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check docs check release-check release-image release-chart release-publish format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -76,6 +76,19 @@ check: venv ## lint, formatting, types, dead code, shell, YAML, Dockerfile, work
 	$(BIN)/actionlint -shellcheck $(BIN)/shellcheck
 	$(BIN)/zizmor --offline --quiet --pedantic .
 	@$(BIN)/python tests/bench/stale.py
+
+# VERSION is a tag like v1.2.3, REGISTRY the place that images and charts are pushed to (log in first), TARGET one of the bake file's.
+release-check: ## does everything that names a version name VERSION, changelog and chart included?
+	@python3 deploy/release.py check "$(VERSION)"
+
+release-image: ## build TARGET, push it to REGISTRY with SBOM and provenance, sign its digest
+	@python3 deploy/release.py image "$(VERSION)" "$(TARGET)" "$(REGISTRY)"
+
+release-chart: ## package the chart, push it to REGISTRY, sign its digest
+	@python3 deploy/release.py chart "$(VERSION)" "$(REGISTRY)"
+
+release-publish: ## a release page with the changelog's section and the digests that were signed
+	@python3 deploy/release.py publish "$(VERSION)"
 
 format: venv ## apply lint fixes and formatting
 	$(BIN)/ruff check --fix .

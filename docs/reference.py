@@ -59,7 +59,7 @@ def profile_schema() -> str:
     ]
     return _page(
         "Fields of a profile",
-        "launcher/profiles.py",
+        "launcher/schema.py",
         "A profile is one YAML file; `radiance profiles show NAME` prints one with its defaults. An unknown field is refused by name.",
         *parts,
     )
@@ -99,7 +99,8 @@ def _command(command: click.Command, name: str) -> Iterator[str]:
     if command.name in MODULES:
         yield from _module(command, name)
         return
-    context = click.Context(command, info_name=name)
+    # NOTE: with its settings: click keeps the help option that it makes here for all later calls
+    context = click.Context(command, info_name=name, **command.context_settings)
     options = [
         (f"`{', '.join([*p.opts, *p.secondary_opts])}`", p.help or "", _default(p))
         for p in command.get_params(context)

@@ -35,9 +35,8 @@ def build(
     argv = [model, *_own(profile), "--host", host, "--port", str(port)]
     notes = []
     for name, value in profile.args.items():
-        plain = {name, name.removeprefix("no-"), f"no-{name}"}
-        if plain & given:
-            notes.append(f"--{(plain & given).pop()} after -- wins over {name}: {value} of the profile")
+        if winners := replaced(name, given):
+            notes.append(f"--{winners.pop()} after -- wins over {name}: {value} of the profile")
         else:
             argv += option(name, value)
     if profile.speculative:
@@ -70,6 +69,11 @@ def names(extra: tuple[str, ...]) -> set[str]:
             name = token.split("=", 1)[0].lstrip("-").split(".", 1)[0].replace("_", "-")
             found.add(SHORT.get(name, name) if not token.startswith("--") else name)
     return found
+
+
+def replaced(name: str, given: set[str]) -> set[str]:
+    """The options among `given` that stand for the same thing as `name` of the profile's args."""
+    return {name, name.removeprefix("no-"), f"no-{name}"} & given
 
 
 def option(name: str, value: Any) -> list[str]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.errors import LauncherError, UsageProblem
+from launcher.commands import catalogue, measure, prepare
+from launcher.commands.common import json_option, profile_option, profiles_dir, set_option
+from launcher.errors import LauncherError
 
 if TYPE_CHECKING:
     from launcher.plan import Options
@@ -45,22 +47,13 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-profiles_dir = click.option(
-    "--profiles-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of profiles laid over the built-in ones.",
-)
-profile_option = click.option(
-    "--profile", required=True, metavar="NAME", help="Name of a profile; see `radiance profiles list`."
-)
-
-
 def serve_options(command: Any) -> Any:
     """What `serve` and `plan` share. Defaults are those of vLLM: every address, port 8000."""
     for option in reversed(
         [
             profile_option,
             profiles_dir,
+            set_option,
             click.option("--host", default="0.0.0.0", show_default=True, help="Address of the API."),
             click.option(
                 "--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="Port of the API."
@@ -110,7 +103,7 @@ def serve_options(command: Any) -> Any:
 
 
 def _options(host: str, port: int, metrics_host: str | None, metrics_port: int, grace_seconds: float, warm_up: bool, vllm: str,
-             extra: tuple[str, ...], wedge_seconds: float, passthrough: bool) -> Options:  # fmt: skip
+             extra: tuple[str, ...], wedge_seconds: float, passthrough: bool, sets: tuple[str, ...]) -> Options:  # fmt: skip
     from launcher.plan import Options
 
     return Options(
@@ -124,17 +117,22 @@ def _options(host: str, port: int, metrics_host: str | None, metrics_port: int, 
         extra,
         wedge_seconds=wedge_seconds,
         passthrough=passthrough,
+        sets=sets,
     )
 
 
 @main.command()
 @serve_options
-def serve(profile: str, profiles_dir: Path | None, **options: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Print the plan instead; the same as `radiance plan`.")
+def serve(profile: str, profiles_dir: Path | None, dry_run: bool, **options: Any) -> None:
     """Start vLLM as the profile says and look after it until it is stopped."""
     from launcher import plan, profiles, supervise, web
     from launcher.engine import Engine
 
-    planned = plan.build(profiles.find(profile, profiles_dir), _options(**options), os.environ)
+    planned = plan.build(profiles.stack(profile, profiles_dir), _options(**options), os.environ)
+    if dry_run:
+        click.echo(plan.to_text(planned, os.environ))
+        return
     for note in planned.notes:
         logging.getLogger("radiance").warning("%s", note)
     engine = Engine(planned)
@@ -151,71 +149,28 @@ def plan_command(profile: str, profiles_dir: Path | None, form: str, **options: 
     """Print what `serve` would run. Needs no vLLM, no GPU and no model; secrets are not shown."""
     from launcher import plan, profiles
 
-    planned = plan.build(profiles.find(profile, profiles_dir), _options(**options), os.environ)
+    planned = plan.build(profiles.stack(profile, profiles_dir), _options(**options), os.environ)
     click.echo({"text": plan.to_text, "json": plan.to_json, "shell": plan.to_shell}[form](planned, os.environ))
 
 
-@main.group("profiles")
-def profiles_group() -> None:
-    """Look at the profiles."""
+@main.command("explain")
+@serve_options
+@click.option("--all", "everything", is_flag=True, help="Also what nobody set and so has its default.")
+@json_option
+def explain_command(profile: str, profiles_dir: Path | None, everything: bool, as_json: bool, **options: Any) -> None:
+    """Print who set each value and what that beat: command line > environment > your file > built-in profile."""
+    from launcher import explain, plan, profiles
 
-
-@profiles_group.command("list")
-@profiles_dir
-def list_command(profiles_dir: Path | None) -> None:
-    """Name, where it was verified, and what each profile serves."""
-    from launcher import profiles
-
-    rows = []
-    for entry in profiles.entries(profiles_dir).values():
-        found = profiles.read(entry.path)
-        rows.append(
-            (
-                found.name,
-                "no" if found.verified == "no" else "yes",
-                "built in" if entry.built_in else "yours",
-                found.summary,
-            )
-        )
-    click.echo(_table([("NAME", "VERIFIED", "FROM", "SUMMARY"), *rows]))
-
-
-@profiles_group.command("show")
-@click.argument("name")
-@profiles_dir
-def show_command(name: str, profiles_dir: Path | None) -> None:
-    """The profile as it was understood, defaults filled in, as JSON."""
-    from launcher import profiles
-
-    click.echo(json.dumps(profiles.find(name, profiles_dir).model_dump(mode="json", exclude_none=True), indent=2))
-
-
-@main.command()
-@profile_option
-@profiles_dir
-def fetch(profile: str, profiles_dir: Path | None) -> None:
-    """Prepare the profile's model ahead of `serve`."""
-    from launcher import profiles, smollm2
-
-    found = profiles.find(profile, profiles_dir)
-    if not found.model.embedded:
-        source = found.model.id or found.model.path
-        raise UsageProblem(
-            f"fetch prepares embedded models; profile {profile!r} uses {source}, which vLLM loads by itself at start"
-        )
-    smollm2.prepare(smollm2.folder(os.environ), lambda line: click.echo(line))
-
-
-@main.command()
-@profile_option
-@profiles_dir
-@click.option("--vllm", default="vllm", show_default=True, help="The vllm executable.")
-def demo(profile: str, profiles_dir: Path | None, vllm: str) -> None:
-    """Serve with the 2-bit head and with the stock head, compare texts and acceptance."""
-    from launcher import demo as demonstration
-    from launcher import profiles
-
-    sys.exit(demonstration.run(profiles.find(profile, profiles_dir), profiles_dir, vllm, os.environ))
+    planned = plan.build(profiles.stack(profile, profiles_dir), _options(**options), os.environ)
+    context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
+    given = {
+        name: context.get_parameter_source(name) is not default for name in options if name not in ("extra", "sets")
+    }
+    found = explain.rows(planned, given)
+    if as_json:
+        click.echo(explain.to_json(found, planned, os.environ))
+    else:
+        click.echo(explain.to_text(found, planned, os.environ, everything))
 
 
 @main.command()
@@ -239,43 +194,6 @@ def health(host: str, port: int) -> None:
         connection.close()
     click.echo(text)
     sys.exit(0 if answer.status == 200 else 1)
-
-
-PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
-
-
-@main.command(context_settings=PASSED_ON)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def accuracy(options: tuple[str, ...]) -> None:
-    """Measure how well the 2-bit head of a model ranks; `radiance accuracy --help`."""
-    _run_module("radiance.accuracy", options)
-
-
-@main.command(context_settings=PASSED_ON)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def tune(options: tuple[str, ...]) -> None:
-    """Find the smallest r that agrees with the exact head; `radiance tune --help`."""
-    _run_module("radiance.tune", options)
-
-
-@main.command(context_settings=PASSED_ON)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def bench(options: tuple[str, ...]) -> None:
-    """Time the draft head on the GPU at hand, beside the stock head; `radiance bench head --help`."""
-    _run_module("radiance.bench", options)
-
-
-@main.command(context_settings=PASSED_ON)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def vocab(options: tuple[str, ...]) -> None:
-    """Build a draft vocabulary from your own text; `radiance vocab build --help`."""
-    _run_module("radiance.vocab", options)
-
-
-def _run_module(name: str, options: tuple[str, ...]) -> None:
-    """Become `python -m name`: it needs torch, which this process must not load. Exit code and signals are its own."""
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", name, *options])
 
 
 @main.command()
@@ -312,8 +230,13 @@ def version() -> None:
             click.echo(f"{name} not installed")
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-    )
+for command in (
+    catalogue.profiles_group,
+    measure.demo,
+    measure.accuracy,
+    measure.tune,
+    measure.bench,
+    measure.vocab,
+    prepare.fetch,
+):
+    main.add_command(command)

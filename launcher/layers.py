@@ -24,18 +24,23 @@ _GONE = object()
 
 @dataclass(frozen=True)
 class Layer:
-    """`rank`: one of RANKS; `origin`: a file, or what stands before a key (variable, option)."""
+    """`rank`: built-in, user file, environment or command line; `origin`: the file, or again the rank."""
 
     rank: str
     origin: str
     values: Mapping[str, Any]
     lines: Lines = field(default_factory=dict)
+    #: what gave a key, where that is no line of a file: a variable, an option
+    names: Mapping[Key, str] = field(default_factory=dict)
 
     def place(self, key: Key) -> str:
-        """file:line of the key or of the nearest section around it; the origin alone when it is no file."""
-        while key and key not in self.lines:
-            key = key[:-1]
-        return f"{self.origin}:{self.lines[key]}" if key in self.lines else self.origin
+        """Where the key, or the nearest section around it, was given."""
+        for length in range(len(key), 0, -1):
+            if name := self.names.get(key[:length]):
+                return name
+            if line := self.lines.get(key[:length]):
+                return f"{self.origin}:{line}"
+        return f"{self.origin}:{self.lines[()]}" if () in self.lines else self.origin
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,28 @@
 Plan, then act: `build` is pure (no disk, no network, no clock), so `radiance plan` shows on a laptop what a GPU machine
 would run, and a test compares plans instead of watching processes. supervise.py is the one that acts.
 
-Who wins: options > environment > profile. Every time an environment variable beats the profile, `notes` says so.
+Who wins: command line > environment > user's file > built-in profile (layers.py). Every time an environment variable beats
+the profile, `notes` says so; `settled` knows where each value came from.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from launcher import arguments, smollm2
 from launcher.errors import SettingsConflict
-from launcher.profiles import FastDraft, Profile, looks_secret
+from launcher.layers import Layer
+from launcher.overlay import MODES, Settled, files_of, settle_all
+from launcher.profiles import Profile, looks_secret
 from radiance import settings
 from radiance.errors import SettingsError
 from radiance.settings import Mode, Require
 
-MODES = {FastDraft.ENABLED: Mode.ON, FastDraft.DISABLED: Mode.OFF, FastDraft.SHADOW: Mode.SHADOW}
 #: vLLM reports usage to its authors unless told not to
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 NO_LINKS = "set enableServiceLinks: false"
@@ -47,6 +48,8 @@ class Options:
     wedge_seconds: float = 120.0
     #: vLLM's own metrics on the launcher's port too
     passthrough: bool = False
+    #: FIELD=VALUE over everything else
+    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,18 +80,16 @@ class ServePlan:
     draft_head_latency_seconds_max: float | None
     #: decisions worth a line, and warnings
     notes: tuple[str, ...]
+    #: the profile after all layers, and who said what
+    settled: Settled
 
 
-def build(profile: Profile, options: Options, environ: Mapping[str, str]) -> ServePlan:
-    """Decide everything. Raises SettingsConflict (environment) or UsageProblem (arguments after --)."""
+def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[str, str]) -> ServePlan:
+    """Decide everything. Raises ProfileError (a file), SettingsConflict (environment) or UsageProblem (command line)."""
     try:
         user = settings.read(environ)
     except SettingsError as error:
         raise SettingsConflict(str(error)) from error
-    if user.draft_vocab and not user.draft_vocab.is_absolute():
-        raise SettingsConflict(
-            f"RADIANCE_DRAFT_VOCAB={user.draft_vocab} is a relative path; give an absolute one: workers may run elsewhere"
-        )
     notes = [_service_links(user.ignored)] if user.ignored else []
     unset = tuple(
         sorted(name for name, value in environ.items() if name.startswith("VLLM_") and _SERVICE_URI.match(value))
@@ -98,27 +99,14 @@ def build(profile: Profile, options: Options, environ: Mapping[str, str]) -> Ser
         for name in unset
     ]
 
-    folders = _folders(profile, environ)
-    mode = _winner("RADIANCE_FAST_DRAFT", user.mode, MODES[profile.fast_draft], environ, notes)
-    rerank = _winner("RADIANCE_DRAFT_RERANK", user.rerank, profile.rerank, environ, notes)
-    require = _winner("RADIANCE_REQUIRE", user.require, profile.require, environ, notes)
-    if mode is not Mode.OFF and profile.speculative is None:
-        notes.append(
-            "RADIANCE_FAST_DRAFT asks for the 2-bit draft head, but this profile does not speculate: it will stay off"
-        )
-
+    passed = {name: value for name, value in environ.items() if name not in unset}
+    settled = settle_all(files_of(source), user, passed, options.sets)
+    profile, mode = settled.profile, MODES[settled.profile.fast_draft]
+    notes += settled.notes
     env = dict(QUIET)
     if profile.model.id is None and not (profile.drafter and profile.drafter.id):
         env["HF_HUB_OFFLINE"] = "1"
-    env |= profile.env
-    for name in sorted(env):
-        if environ.get(name) and name not in unset:
-            if environ[name] != env[name] and name in profile.env:
-                notes.append(f"{name}={environ[name]} from the environment wins over {env[name]} of the profile")
-            env[name] = environ[name]
-    env |= {"RADIANCE_FAST_DRAFT": str(mode), "RADIANCE_REQUIRE": str(require)}
-    if rerank is not None:
-        env["RADIANCE_DRAFT_RERANK"] = str(rerank)
+    env = {name: passed.get(name) or value for name, value in env.items()} | profile.env | _plugin(profile, mode)
 
     argv, more = arguments.build(
         profile, options.extra, _model(profile, environ), _drafter(profile, environ), options.host, options.port
@@ -130,28 +118,33 @@ def build(profile: Profile, options: Options, environ: Mapping[str, str]) -> Ser
         env=MappingProxyType(dict(sorted(env.items()))),
         unset=unset,
         secrets=tuple(sorted(name for name, value in environ.items() if value and looks_secret(name))),
-        model_folders=folders,
+        model_folders=_folders(profile, environ),
         embedded=profile.model.embedded,
         state_parent=user.state_dir,
         options=options,
         mode=mode,
-        require=require,
-        rerank=rerank,
-        draft_vocab=user.draft_vocab,
+        require=profile.require,
+        rerank=profile.rerank,
+        draft_vocab=profile.draft_vocab,
         startup_budget_seconds=profile.startup_budget_seconds,
         depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
         acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
         draft_head_latency_seconds_max=profile.expected.draft_head_latency_seconds_max,
         notes=(*notes, *more),
+        settled=settled,
     )
 
 
-def _winner(name: str, from_user: Any, from_profile: Any, environ: Mapping[str, str], notes: list[str]) -> Any:
-    if not environ.get(name, "").strip():
-        return from_profile
-    if from_user != from_profile:
-        notes.append(f"{name}={from_user} from the environment wins over {from_profile} of the profile")
-    return from_user
+def _plugin(profile: Profile, mode: Mode) -> dict[str, str]:
+    """The plugin's settings; what is not given keeps the plugin's own default."""
+    given = {
+        "RADIANCE_FAST_DRAFT": mode,
+        "RADIANCE_REQUIRE": profile.require,
+        "RADIANCE_DRAFT_RERANK": profile.rerank,
+        "RADIANCE_DRAFT_VOCAB": profile.draft_vocab,
+        "RADIANCE_SHADOW_SAMPLE": profile.shadow_sample,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _service_links(names: tuple[str, ...]) -> str:

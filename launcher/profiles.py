@@ -98,6 +98,16 @@ def _guilty(layers: Sequence[Layer]) -> Layer:
     return layers[-1]
 
 
+def warnings(profile: Profile) -> list[str]:
+    """What is allowed but unwise."""
+    sources = {"model": profile.model, "drafter": profile.drafter, "tokenizer": profile.tokenizer}
+    return [
+        f"{name}.revision is not pinned: {source.id} may change under you; `radiance fetch --pin FOLDER` writes the commit down"
+        for name, source in sources.items()
+        if source is not None and source.id and not source.revision
+    ]
+
+
 def schema() -> dict[str, Any]:
     """JSON Schema of a profile file, for editors and for the Helm chart."""
     made = Profile.model_json_schema()

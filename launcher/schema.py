@@ -28,7 +28,6 @@ from launcher.sections import (
 )
 from radiance.settings import MAX_RERANK, Require
 
-SCHEMA_VERSION = 1
 NAME = r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"
 #: environment names whose values are never in a profile and never printed
 SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSWORD", re.IGNORECASE)

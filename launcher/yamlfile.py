@@ -53,6 +53,14 @@ def load(path: Path) -> tuple[Any, Lines]:
         loader.dispose()  # type: ignore[no-untyped-call]
 
 
+def value(text: str) -> Any:
+    """One value as it would be read in a file: 8 is a number, [a, b] a list, null nothing. Raises ValueError."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(getattr(error, "problem", None) or error)) from error
+
+
 def _walk(path: Path, node: yaml.Node, key: tuple[str | int, ...], lines: Lines) -> None:
     lines.setdefault(key, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
