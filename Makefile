@@ -73,6 +73,7 @@ check: venv ## lint, formatting, types, dead code, shell, YAML, Dockerfile, work
 	$(if $(wildcard Dockerfile),$(BIN)/hadolint Dockerfile)
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 	$(BIN)/actionlint -shellcheck $(BIN)/shellcheck
 	$(BIN)/zizmor --offline --quiet --pedantic .
 	@$(BIN)/python tests/bench/stale.py
