@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from launcher import arguments, smollm2
 from launcher.errors import SettingsConflict
+from launcher.estimate import Estimate, estimate, gain_line, memory_lines
 from launcher.layers import Layer
 from launcher.overlay import MODES, Settled, files_of, settle_all
-from launcher.profiles import Profile, looks_secret
+from launcher.profiles import Profile, looks_secret, warnings
 from radiance import settings
 from radiance.errors import SettingsError
 from radiance.settings import Mode, Require
@@ -82,6 +83,8 @@ class ServePlan:
     notes: tuple[str, ...]
     #: the profile after all layers, and who said what
     settled: Settled
+    #: memory and gain, from the facts the profile states
+    estimate: Estimate
 
 
 def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[str, str]) -> ServePlan:
@@ -108,6 +111,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         env["HF_HUB_OFFLINE"] = "1"
     env = {name: passed.get(name) or value for name, value in env.items()} | profile.env | _plugin(profile, mode)
 
+    guess = estimate(profile)
     argv, more = arguments.build(
         profile, options.extra, _model(profile, environ), _drafter(profile, environ), options.host, options.port
     )
@@ -130,8 +134,9 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
         acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
         draft_head_latency_seconds_max=profile.expected.draft_head_latency_seconds_max,
-        notes=(*notes, *more),
+        notes=(*notes, *more, *guess.warnings, *warnings(profile)),
         settled=settled,
+        estimate=guess,
     )
 
 
@@ -186,6 +191,7 @@ def to_json(plan: ServePlan, hide: Mapping[str, str]) -> str:
         "fast_draft": plan.mode.name.lower(),
         "require": str(plan.require),
         "startup_budget_seconds": plan.startup_budget_seconds,
+        "estimate": asdict(plan.estimate),
         "notes": list(plan.notes),
     }
     return redact(json.dumps(value, indent=2), plan, hide)
@@ -211,6 +217,9 @@ def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
         ("metrics", f"http://{options.metrics_host}:{options.metrics_port}/metrics"),
         ("ready in", f"at most {plan.startup_budget_seconds} s, else exit 124"),
     ]
+    if plan.estimate.memory:
+        rows += [("memory", line) for line in memory_lines(plan.estimate.memory)]
+    rows += [("gain", gain_line(gain)) for gain in plan.estimate.gains]
     rows += [("note", note) for note in plan.notes]
     return redact("\n".join(f"{name:<9} {value}" for name, value in rows), plan, hide)
 

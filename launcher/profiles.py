@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from launcher.errors import LauncherError, ProfileError, SettingsConflict, UnknownProfile, UsageProblem, nearest
 from launcher.layers import Layer, Merged, merge
 from launcher.schema import FastDraft, Profile, looks_secret
+from launcher.sections import Architecture, Speculative
 from launcher.yamlfile import load
 
 __all__ = ["FastDraft", "Profile", "entries", "find", "looks_secret", "read", "schema", "stack"]
@@ -109,11 +110,32 @@ def warnings(profile: Profile) -> list[str]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of a profile file, for editors and for the Helm chart."""
+    """JSON Schema of a profile file, for editors and for the Helm chart. `null` takes away what an extended file gave."""
     made = Profile.model_json_schema()
     made["required"] = ["schema_version", "name"]
-    made["anyOf"] = [{"required": ["extends"]}, {"required": list(REQUIRED)}]
+    # A file that extends another may give part of a section; one that does not must give it whole.
+    whole = {
+        name: {"required": made["$defs"][section.__name__].pop("required")}
+        for name, section in {"speculative": Speculative, "architecture": Architecture}.items()
+    }
+    made["anyOf"] = [{"required": ["extends"]}, {"required": list(REQUIRED), "properties": whole}]
+    for part in (made, *made["$defs"].values()):
+        for name, field in part.get("properties", {}).items():
+            if name not in made["required"]:
+                part["properties"][name] = _or_null(field)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "Radiance profile"}
+
+
+def _or_null(field: dict[str, Any]) -> dict[str, Any]:
+    """The same field, null allowed too, also for the values of a mapping."""
+    if isinstance(values := field.get("additionalProperties"), dict):
+        field = {**field, "additionalProperties": _or_null(values)}
+    if any(choice.get("type") == "null" for choice in field.get("anyOf", ())):
+        return field
+    notes: dict[str, Any] = {key: field[key] for key in ("title", "description", "default") if key in field}
+    rule = {key: value for key, value in field.items() if key not in notes}
+    choices = rule["anyOf"] if list(rule) == ["anyOf"] else [rule]
+    return {**notes, "anyOf": [*choices, {"type": "null"}]}
 
 
 def _entry(name: str, known: Mapping[str, Entry]) -> Entry:

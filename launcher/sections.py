@@ -101,6 +101,7 @@ class Speculative(Strict):
     max_model_len: int | None = Field(default=None, ge=1)
     quantization: str | None = Field(default=None, min_length=1)
     kv_cache_dtype: str | None = Field(default=None, min_length=1)
+    moe_backend: str | None = Field(default=None, min_length=1)
     enforce_eager: bool | None = None
     options: dict[str, Any] = Field(default_factory=dict, description="keys of a newer vLLM, passed on unchecked")
 
@@ -131,8 +132,8 @@ class Accelerator(Strict):
 class Architecture(Strict):
     """Facts of the checkpoint that `plan` needs to estimate memory and gain without reading it."""
 
-    vocab_size: int = Field(ge=1, description="rows of the draft head")
-    hidden_size: int = Field(ge=1)
+    vocab_size: int | None = Field(default=None, ge=1, description="rows of the draft head")
+    hidden_size: int | None = Field(default=None, ge=1, description="columns of the draft head")
     head_bytes_per_weight: float = Field(default=2, gt=0, description="of the head: 2 for bf16, 1 for fp8")
     weight_gib: float = Field(gt=0, description="all weights of the model")
     active_weight_gib: float | None = Field(

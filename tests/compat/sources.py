@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -18,7 +19,11 @@ WANTED = (
     "vllm/model_executor/model_loader/base_loader.py",
     "vllm/model_executor/models/",
     "vllm/config/speculative.py",
+    "vllm/engine/arg_utils.py",
+    "vllm/envs.py",
 )
+#: the options of the API server; each release has them in another folder
+ANYWHERE = ("/cli_args.py",)
 PLATFORMS = [f"--platform=manylinux{tag}_x86_64" for tag in ("_2_31", "_2_28", "2014", "1")]
 FOR = ["--only-binary=:all:", "--python-version=3.12", "--implementation=cp", *PLATFORMS]
 
@@ -37,7 +42,8 @@ def asked_for() -> list[str]:
 def folder(version: str) -> Path:
     """Folder that holds vllm/... of that version. Raises CalledProcessError if the package index cannot give the wheel."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "radiance" / "sources"
-    found = cache / f"vllm-{version}"
+    # A folder made when fewer files were of interest must not be taken for a whole one.
+    found = cache / f"vllm-{version}-{hashlib.sha256(repr(WANTED + ANYWHERE).encode()).hexdigest()[:8]}"
     if found.is_dir():
         return found
     cache.mkdir(parents=True, exist_ok=True)
@@ -50,7 +56,7 @@ def folder(version: str) -> Path:
         out = Path(temporary) / "sources"
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
-                if name.endswith(".py") and name.startswith(WANTED):
+                if name.endswith(".py") and (name.startswith(WANTED) or name.endswith(ANYWHERE)):
                     archive.extract(name, out)
         out.rename(found)
     return found

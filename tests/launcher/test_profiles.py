@@ -283,3 +283,6 @@ def test_the_json_schema_judges_files_as_the_models_do(tmp_path: Path) -> None:
     for bad in ({"bogus": 1}, {"fast_draft": True}, {"rerank": 0}, {"schema_version": 2}, {"name": "Not-Lower"}):
         assert not checker.is_valid(good | bad), bad
     assert not checker.is_valid({k: v for k, v in good.items() if k != "model"})
+    part = {"speculative": {"num_speculative_tokens": 2}, "rerank": None, "env": {"A": None}}
+    assert not checker.is_valid(good | part)
+    assert checker.is_valid({"schema_version": 1, "name": "a", "extends": "b", **part})
