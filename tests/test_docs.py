@@ -16,7 +16,8 @@ from launcher import profiles
 from launcher.cli import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("helm/*.md"), *ROOT.glob("tests/**/README.md")])
+PATTERNS = ("*.md", ".github/*.md", "docs/*.md", "helm/*.md", "tests/**/README.md")
+PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 
 
