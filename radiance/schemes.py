@@ -89,33 +89,40 @@ def minmax(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def symmetric(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """Four levels around zero, each weight to the nearest; no mean taken off, no rotation."""
     return _plain(source, _unturned(source), torch.zeros(source.k, device=source.weight.device))
 
 
 def mean_removed(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """The same after the mean row, fp32 [k], is taken off."""
     return _plain(source, _unturned(source), feedback.moments(source.rows, n_valid)[0])
 
 
 def rotated(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """The same, and the hidden axis turned."""
     turn = rotation.to(rotation.make(source.k), source.weight.device)
     return _plain(source, turn, feedback.moments(source.rows, n_valid)[0])
 
 
 def scaled(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """The same, and each column scaled by how loud it is before it is turned."""
     mean, gram, _ = feedback.moments(source.rows, n_valid)
     turn = rotation.make(source.k, feedback.loudness(gram))
     return _plain(source, rotation.to(turn, source.weight.device), mean)
 
 
 def quarter(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """What ships for the portable kernels: error feedback, guessed from the head's own rows."""
     return shipped(source, n_valid, "quarter", None)
 
 
 def fragment(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """What ships for NVIDIA's tensor cores; its half-steps are whole multiples of a row's unit."""
     return shipped(source, n_valid, "fragment", None)
 
 
 def calibrated(source: Source, n_valid: int, hidden: torch.Tensor | None) -> Built:
+    """What ships, with `hidden` [p, k] instead of the guess. Raises ValueError without it."""
     if hidden is None:
         raise ValueError("scheme 'calibrated' needs hidden states (schemes.build)")
     return shipped(source, n_valid, "quarter", hidden)
