@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check docs check release-check release-image release-chart release-publish format clean
+.PHONY: help venv image demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check docs check release-check release-image release-chart release-publish format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -62,6 +62,9 @@ docs: venv ## write the pages and files that are made from code
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/figures.py
 	$(BIN)/python deploy/grafana/dashboard.py > deploy/grafana/radiance.json
+
+image: venv ## the CPU image, localhost/radiance:cpu, with podman and no registry (IMAGE=cuda: the real one, 10 GB)
+	@deploy/image/build.sh $(or $(IMAGE),cpu) $(BIN)/pip
 
 check: venv ## lint, formatting, types, dead code, shell, YAML, Dockerfile, workflows; warns of old GPU figures
 	$(BIN)/ruff check .

