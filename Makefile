@@ -2,10 +2,11 @@
 VENV ?= $(CURDIR)/.venv
 PROFILE ?= smollm2-cpu
 BIN := $(VENV)/bin
+CHART_VENV ?= $(CURDIR)/.venv-chart
 MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 
 .DEFAULT_GOAL := help
-.PHONY: help venv image demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check docs check release-check release-image release-chart release-publish format clean
+.PHONY: help venv image demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check chart chart-golden chart-e2e docs check release-check release-image release-chart release-publish format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,10 +34,10 @@ ifeq ($(GEMMA),accept-terms)
 endif
 
 test: venv ## all tests that need no GPU
-	$(BIN)/python -m pytest -m "not gpu and not compat"
+	$(BIN)/python -m pytest -m "not gpu and not compat and not chart"
 
 test-unit: venv ## the tests that start no vLLM: seconds
-	$(BIN)/python -m pytest -m "not gpu and not e2e and not compat"
+	$(BIN)/python -m pytest -m "not gpu and not e2e and not compat and not chart"
 
 test-e2e: venv ## the tests on a real vllm serve
 	$(BIN)/python -m pytest -m e2e
@@ -57,11 +58,25 @@ test-tools: ## Debian packages that tests use, if they are missing and you are r
 metrics-check: venv ## exporter, rules, alerts, dashboard: promtool, contracts, a live Prometheus and Alertmanager
 	$(BIN)/python -m pytest tests/deploy tests/launcher/test_exporter.py tests/launcher/test_scraper.py tests/launcher/test_acceptance.py
 
+chart: ## the Helm chart: lint and render with Helm 3 and 4, refuse bad values, Kubernetes schemas, golden renders (needs no vLLM)
+	@deploy/chart/venv.sh $(CHART_VENV)
+	$(CHART_VENV)/bin/python -m pytest -m "chart and not chart_e2e" tests/chart
+
+chart-e2e: ## the chart on a real API server (built once, 15 minutes), its pod with the real CPU image (`make image`), helm test
+	@deploy/chart/venv.sh $(CHART_VENV)
+	@deploy/chart/apiserver.sh > /dev/null
+	$(CHART_VENV)/bin/python -m pytest -m chart_e2e tests/chart
+
+chart-golden: ## record how the chart's scenarios render now; read the diff
+	@deploy/chart/venv.sh $(CHART_VENV)
+	WRITE_GOLDEN=1 $(CHART_VENV)/bin/python -m pytest tests/chart/test_scenarios.py -k recorded
+
 docs: venv ## write the pages and files that are made from code
 	$(BIN)/python -m launcher.metrics > docs/metrics.md
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/figures.py
 	$(BIN)/python deploy/grafana/dashboard.py > deploy/grafana/radiance.json
+	$(BIN)/python deploy/chart/generate.py
 
 image: venv ## the CPU image, localhost/radiance:cpu, with podman and no registry (IMAGE=cuda: the real one, 10 GB)
 	@deploy/image/build.sh $(or $(IMAGE),cpu) $(BIN)/pip
