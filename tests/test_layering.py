@@ -3,56 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-#: module of radiance -> what of radiance it may import (a name covers its submodules)
-ALLOWED = {
-    "__init__": {"settings", "errors", "hook"},
-    "errors": set(),
-    "settings": {"errors"},
-    "status": {"errors"},
-    "rotation": set(),
-    "source": {"errors"},
-    "pack": {"errors"},
-    "vocab": {"errors"},
-    "reference": {"pack", "rotation", "source"},
-    "feedback": {"rotation", "spd"},
-    "spd": set(),
-    "provenance": set(),
-    "seams": set(),
-    "quantise": {"errors", "feedback", "kernels", "pack", "tuning", "rotation", "source"},
-    "head": {
-        "coarse",
-        "errors",
-        "pack",
-        "quantise",
-        "reference",
-        "rerank",
-        "rows",
-        "settings",
-        "shortlist",
-        "source",
-        "status",
-        "tuning",
-    },
-    "hook": {"errors", "vocab", "head", "settings", "source", "status", "telemetry"},
-    "telemetry": {"status", "__init__"},
-    "coarse": {"errors", "kernels", "pack", "reference", "rotation", "source", "tuning"},
-    "shortlist": {"coarse", "errors", "kernels", "pack", "reference", "rerank", "rotation", "source", "tuning"},
-    "rows": {"coarse", "pack"},
-    "rerank": {"coarse", "errors", "kernels", "pack", "reference", "source", "tuning"},
-    "tuning": {"errors", "pack", "tables"},
-    "tables": {"cache", "errors"},
-    "cache": {"errors"},
-    "hidden": {"errors"},
-    "schemes": {"feedback", "pack", "quantise", "reference", "rotation", "source"},
-    "recall": {"reference", "schemes", "source"},
-}
 #: third-party package -> the files that may import it
 ONLY_IN = {
     "vllm": {"radiance/hook/"},
@@ -62,19 +21,51 @@ ONLY_IN = {
     "prometheus_client": {"launcher/exporter.py", "launcher/acceptance.py", "launcher/probe.py"},
     "torch": {"radiance/"},
 }
-#: verbs that run as `python -m radiance.<verb>`: they may import any of radiance
+#: run as `python -m radiance.<verb>`; they may import any of radiance, nothing imports them
 VERBS = {"smollm2", "bench", "accuracy", "tune"}
 
 
 def imports(path: Path) -> list[str]:
-    """Absolute names imported anywhere in a file, `from a import b` as a.b."""
+    """Absolute names imported anywhere in a file but for type checking, `from a import b` as a.b."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found += [f"{node.module}.{alias.name}" for alias in node.names]
+        waiting += ast.iter_child_nodes(node)
     return found
+
+
+def unit(path: Path, package: str) -> str:
+    """The module of a package that a file belongs to; a folder is one module."""
+    return path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+
+
+def arrows(package: str) -> set[tuple[str, str, str]]:
+    """(module, module it imports, the file and name) inside a package. `__version__` belongs to everybody."""
+    units = {unit(path, package) for path in ROOT.glob(f"{package}/**/*.py")}
+    found = set()
+    for path in ROOT.glob(f"{package}/**/*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] != package or parts[1:] == ["__version__"]:
+                continue
+            target = parts[1] if len(parts) > 1 and parts[1] in units else "__init__"
+            if target != unit(path, package):
+                found.add((unit(path, package), target, f"{path.relative_to(ROOT)} imports {name}"))
+    return found
+
+
+def picture() -> list[list[str]]:
+    """The rows of modules in docs/how-it-works.md, top first."""
+    page = (ROOT / "docs/how-it-works.md").read_text()
+    table = page.partition("| modules | what they are |")[2].partition("\n\n")[0]
+    return [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()[2:]]
 
 
 SOURCES = sorted([*ROOT.glob("radiance/**/*.py"), *ROOT.glob("launcher/**/*.py")])
@@ -93,21 +84,32 @@ def test_imports_point_the_right_way(path: Path) -> None:
             assert name.split(".")[1] in {"settings", "status", "errors", "__version__"}, f"{place} imports {name}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*ROOT.glob("radiance/*.py"), *ROOT.glob("radiance/hook/*.py")]),
-    ids=lambda p: f"{p.parent.name}.{p.stem}",
-)
-def test_radiance_modules_import_only_what_the_picture_allows(path: Path) -> None:
-    if path.stem in VERBS:
-        return
-    modules = {p.stem for p in ROOT.glob("radiance/*.py")} | {"kernels", "hook"}
-    unit = "hook" if path.parent.name == "hook" else path.stem
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "radiance":
-            target = parts[1] if len(parts) > 1 and parts[1] in modules else "__init__"
-            assert target in ALLOWED[unit] | {unit}, f"{path.relative_to(ROOT)} imports {name}"
+def test_every_module_of_radiance_has_its_place_in_the_picture() -> None:
+    placed = [name for row in picture() for name in row]
+    assert len(placed) == len(set(placed)), "a module stands in two rows"
+    modules = {unit(path, "radiance") for path in ROOT.glob("radiance/**/*.py")}
+    assert modules - VERBS == set(placed), "give a new module its row in docs/how-it-works.md"
+
+
+def test_modules_of_radiance_import_only_from_rows_below_their_own() -> None:
+    rows = {name: number for number, row in enumerate(picture()) for name in row}
+    wrong = {why for module, target, why in arrows("radiance") if module not in VERBS and rows[target] <= rows[module]}
+    assert not wrong
+
+
+def test_nothing_imports_a_verb() -> None:
+    assert not {why for module, target, why in arrows("radiance") if target in VERBS and module not in VERBS}
+
+
+def test_the_launcher_does_not_import_in_a_circle() -> None:
+    needs: dict[str, set[str]] = {}
+    for module, target, _ in arrows("launcher"):
+        needs.setdefault(module, set()).add(target)
+    try:
+        order = list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        pytest.fail(f"launcher imports in a circle: {' <- '.join(error.args[1])}")
+    assert order.index("profiles") < order.index("plan") < order.index("engine") < order.index("cli")
 
 
 #: being split or rewritten; leave the list empty

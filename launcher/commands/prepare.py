@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 
 import click
 
-from launcher.commands.common import profile_option, profiles_dir
-from launcher.errors import UsageProblem
+from launcher.commands.common import json_option, profile_option, profiles_dir, set_option
 
 
 @click.command()
 @profile_option
 @profiles_dir
-def fetch(profile: str, profiles_dir: Path | None) -> None:
-    """Prepare the profile's model ahead of `serve`."""
-    from launcher import profiles, smollm2
+@set_option
+@click.option(
+    "--offline", is_flag=True, help="Only look whether everything is here already; asks nobody. Exit 66 if not."
+)
+@click.option("--workers", default=8, show_default=True, type=click.IntRange(1, 64), help="Files at once.")
+@click.option(
+    "--pin",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write the commits into a profile of the same name there, for --profiles-dir.",
+)
+@json_option
+def fetch(
+    profile: str,
+    profiles_dir: Path | None,
+    sets: tuple[str, ...],
+    offline: bool,
+    workers: int,
+    pin: Path | None,
+    as_json: bool,
+) -> None:
+    """Bring the profile's model, drafter and tokenizer into the cache, ahead of `serve`.
 
-    found = profiles.find(profile, profiles_dir)
-    if not found.model.embedded:
-        source = found.model.id or found.model.path
-        raise UsageProblem(
-            f"fetch prepares embedded models; profile {profile!r} uses {source}, which vLLM loads by itself at start"
-        )
-    smollm2.prepare(smollm2.folder(os.environ), lambda line: click.echo(line))
+    A cut connection goes on where it broke; a second fetch waits for the first. Gated models need HF_TOKEN.
+    """
+    from launcher import fetch as fetching
+    from launcher import plan, profiles, smollm2
+
+    settled = plan.build(profiles.stack(profile, profiles_dir), plan.Options(sets=sets), os.environ).settled.profile
+
+    def say(line: str) -> None:
+        click.echo(line, err=as_json)
+
+    if settled.model.embedded:
+        folder = smollm2.folder(os.environ)
+        if offline:
+            smollm2.check(folder)
+        else:
+            smollm2.prepare(folder, say)
+    found = fetching.check(settled) if offline else fetching.fetch(settled, say, workers, terminal=sys.stderr.isatty())
+    if offline and not as_json:
+        for one in found:
+            say(f"{one.repository}: complete in {one.folder}")
+    if pin is not None:
+        say(f"wrote {fetching.pin(settled, found, pin)}")
+    if as_json:
+        rows = [
+            {"role": f.repository.role, "id": f.repository.id, "commit": f.commit, "folder": str(f.folder)}
+            for f in found
+        ]
+        click.echo(json.dumps(rows, indent=2))

@@ -84,12 +84,6 @@ def test_a_usage_error_is_2(argv: tuple[str, ...]) -> None:
     assert run(*argv).exit_code == 2
 
 
-def test_fetch_of_a_hub_profile_says_what_happens_instead() -> None:
-    result = run("fetch", "--profile", "qwen3.8-27b-mtp")
-    assert result.exit_code == 2
-    assert "Qwen/Qwen3.8-27B" in result.stderr
-
-
 def test_help_is_the_groups_and_not_serves() -> None:
     assert "profiles" in run("--help").stdout
     assert run("-h").exit_code == 0
