@@ -52,11 +52,13 @@ def best(source: Source, x: torch.Tensor, ids: torch.Tensor, *, round_to: torch.
 def score(
     source: Source, x: torch.Tensor, ids: torch.Tensor, answer: Answer, *, round_to: torch.dtype = torch.float32,
     counters: torch.Tensor | None = None, rows: bool = False, winners: bool = False, early: bool = False,
+    portable: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """One launch. `ids` int32 [m, r], contiguous; `answer` with best and done cleared (select does it).
+    """One launch, two if portable. `ids` int32 [m, r], contiguous; `answer` with best and done cleared (select does it).
 
     rows: (ids int64 [m, r], logits fp32 [m, r]); else two empty tensors. winners: fills answer.ids and answer.values.
     early: x is older than the launch before this one (it is in the whole path), so it may be read while that one ends.
+    portable: the kernels that run anywhere, whatever the GPU; they use none of the state in `answer`.
     """
     m, r = ids.shape
     where = ids.device
@@ -68,7 +70,7 @@ def score(
     if where.type == "cpu":
         return _on_cpu(source, x, ids, answer, round_to, counters)
     x = x if x.stride(1) == 1 else x.contiguous()
-    if torch.version.hip is not None or not has_cuda_kernels(where):
+    if portable or not has_cuda_kernels(where):
         from radiance.kernels import rerank_triton
 
         return rerank_triton.score(source, x, ids, answer, out_ids, out_values, round_to, counters, rows)

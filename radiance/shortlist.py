@@ -48,7 +48,7 @@ def select_piece(kind: str, format: Format, piece: Piece, r: int, n_valid: int, 
     if kind == "triton":
         from radiance.kernels import select_triton
 
-        ids[rows] = select_triton.select(piece.values, piece.maxima, format.block, r, n_valid)
+        select_triton.select(piece.values, piece.maxima, format.block, n_valid, ids[rows])
         return
     where = ids.device
     device = tuning.device(where)
@@ -74,7 +74,10 @@ def top_tokens(
     """
     ids, answer = shortlist(packed, rotation, x, r, n_valid)
     ids = _rows_behind(ids, vocab)
-    rerank_pass.score(source, x, ids, answer, round_to=round_to, counters=counters, winners=True, early=vocab is None)
+    rerank_pass.score(
+        source, x, ids, answer, round_to=round_to, counters=counters, winners=True, early=vocab is None,
+        portable=coarse_pass.path(packed) == "triton",
+    )  # fmt: skip
     return answer.ids, answer.values
 
 
@@ -88,8 +91,9 @@ def candidates(
     ids, answer = shortlist(packed, rotation, x, r, n_valid, pieces)
     ids = _rows_behind(ids, vocab)
     return rerank_pass.score(
-        source, x, ids, answer, round_to=round_to, counters=counters, rows=True, early=vocab is None
-    )
+        source, x, ids, answer, round_to=round_to, counters=counters, rows=True, early=vocab is None,
+        portable=coarse_pass.path(packed) == "triton",
+    )  # fmt: skip
 
 
 def _rows_behind(ids: torch.Tensor, vocab: torch.Tensor | None) -> torch.Tensor:
@@ -114,12 +118,13 @@ def shortlist(
             if pieces is not None:
                 pieces.append(piece)
     else:
-        answer.clear()  # the portable select leaves that to us
         for start in range(0, m, tuning.SCRATCH_ROWS):
             part = coarse_pass.coarse(packed, rotation, x[start : start + tuning.SCRATCH_ROWS])
-            ids[start : start + tuning.SCRATCH_ROWS] = select(part, r, n_valid)
-            if pieces is not None:
-                pieces += part.pieces
+            for piece in part.pieces:
+                piece.row0 += start
+                select_piece(part.kind, packed.format, piece, r, n_valid, ids, answer)
+                if pieces is not None:
+                    pieces.append(piece)
     return ids, answer
 
 

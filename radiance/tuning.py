@@ -194,24 +194,29 @@ def rerank_rows(m: int, r: int) -> int:
 
 @dataclass(frozen=True)
 class Triton:
-    """One launch of the portable coarse kernel: draft rows of a tile, warps, pipeline stages, int8 or bf16 products."""
+    """One launch of the portable coarse kernel: draft rows and head rows (a multiple of 64) of a tile, warps, pipeline
+    stages, int8 or bf16 products."""
 
     rows: int
     warps: int
     stages: int
     is_int8: bool
+    block_n: int = 64
 
 
 # Inherited from the KCAND kernel on gfx1201 (warps 2/4/8 at M=16: 372/409/426 us, 32: 660/540/690, 64: 3428/1309/1219;
 # more than one stage regresses there), not re-measured.
 _GFX12 = (Triton(16, 2, 1, False), Triton(32, 4, 1, False), Triton(64, 8, 1, False))
-_PORTABLE = (Triton(16, 4, 3, True), Triton(32, 4, 3, True), Triton(64, 8, 3, True))
-TRITON_CANDIDATES: tuple[Triton, ...] = (*_GFX12, *_PORTABLE)
+_HOPPER_TRITON = (Triton(16, 4, 3, True), Triton(32, 4, 3, True), Triton(64, 4, 3, True))
+# not measured: Hopper's launches with as much shared memory as any NVIDIA GPU has (Triton(64, 4, 3, True) takes 115 KB)
+_PORTABLE = (Triton(16, 4, 3, True), Triton(32, 4, 2, True), Triton(64, 4, 2, True))
+TRITON_CANDIDATES: tuple[Triton, ...] = tuple(dict.fromkeys((*_GFX12, *_HOPPER_TRITON, *_PORTABLE)))
 
 
-def triton(m: int, is_amd: bool) -> Triton:
-    """The portable coarse kernel's launch for m draft rows: the narrowest tile that holds them, else 64 at a time."""
-    table = _GFX12 if is_amd else _PORTABLE
+def triton(m: int, format: Format, device: Device, *, is_amd: bool) -> Triton:
+    """The portable coarse kernel's launch for m draft rows: the narrowest tile that holds them, else the widest at a time."""
+    own = measured(device).get((format.n, format.k), Measured())
+    table = own.triton or (_GFX12 if is_amd else _HOPPER_TRITON if device.is_hopper else _PORTABLE)
     return next((t for t in table if t.rows >= m), table[-1])
 
 

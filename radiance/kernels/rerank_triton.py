@@ -95,7 +95,7 @@ def score(
     grid: Any = (r, m)
     score_candidates[grid](
         weight, weight.stride(0), source.scale if source.scale is not None else values, x, x.stride(0), ids, values, r,
-        K=k, BLOCK_K=min(1024, triton.next_power_of_2(k)), IS_E4M3=e4m3, ROUND=code, num_warps=4,
+        K=k, BLOCK_K=min(8192, triton.next_power_of_2(k)), IS_E4M3=e4m3, ROUND=code, num_warps=4,
     )  # fmt: skip
     per_row: Any = (m,)
     best_of_row[per_row](

@@ -107,8 +107,9 @@ def test_select_is_the_exact_top_r(layout: str, r: int, kind: str) -> None:
         assert torch.equal(got.long(), reference.select(scratch.row_values(), r, n_valid)), f"n_valid={n_valid}"
 
 
-def test_select_of_a_large_vocabulary() -> None:
-    p, rot = packed_head(262208, 256), turn(256)
+@pytest.mark.parametrize("layout", ["fragment", "quarter"])
+def test_select_of_a_large_vocabulary(layout: str) -> None:
+    p, rot = packed_head(262208, 256, layout), turn(256)
     scratch = coarse.coarse(p, rot, draft_rows(2, 256))
     got = shortlist.select(scratch, 64, 262144)
     assert torch.equal(got.long(), reference.select(scratch.row_values(), 64, 262144))
@@ -186,10 +187,11 @@ def test_whole_path_for_any_number_of_draft_rows(layout: str, m: int) -> None:
     assert float(shared.float().mean()) > r - 0.5
 
 
-def test_8192_rows_agree_with_the_reference() -> None:
+@pytest.mark.parametrize("layout", ["fragment", "quarter"])
+def test_8192_rows_agree_with_the_reference(layout: str) -> None:
     """Winners differ only where the candidate sets do, and those only at the r-th place, by one bf16 step of rounding."""
     n, k, r = 16384, 1024, 32
-    p, rot = packed_head(n, k), turn(k)
+    p, rot = packed_head(n, k, layout), turn(k)
     source = Source(torch.cat([reference.decode(p, i, 4096) for i in range(0, n, 4096)]).bfloat16())
     differing = 0
     for _ in range(8):
@@ -260,16 +262,25 @@ def test_graph_replay_follows_its_inputs_and_counts(layout: str) -> None:
         assert counters[:2].tolist() == [replay, replay * m]
 
 
-@pytest.mark.parametrize("is_int8", [True, False])
+@pytest.mark.parametrize("launch", tuning.TRITON_CANDIDATES, ids=str)
 @pytest.mark.parametrize(("n", "k"), [(1000, 5120), (777, 576), (300, 65), (4101, 2880)])
-def test_portable_coarse(n: int, k: int, is_int8: bool) -> None:
+def test_portable_coarse(n: int, k: int, launch: tuning.Triton) -> None:
     from radiance.kernels import coarse_triton
 
     p, rot = packed_head(n, k, "quarter"), turn(k)
-    for launch in (tuning.Triton(16, 4, 3, is_int8), tuning.Triton(64, 8, 1, is_int8)):
-        x = draft_rows(launch.rows - 3, k)
+    for m in (launch.rows - 3, 2 * launch.rows):
+        x = draft_rows(m, k)
         values, maxima = coarse_triton.run(p, rot, x, launch)
         want = reference.coarse(p, rot, x).float()
-        got = values[: x.shape[0], :n].float()
+        got = values[:m, :n].float()
         assert (got - want).norm() / want.norm() < 1e-3
         assert torch.equal(values.float().view(values.shape[0], -1, 64).amax(2), maxima.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_portable_coarse_takes_every_type_and_strided_rows(dtype: torch.dtype) -> None:
+    p, rot = packed_head(500, 640, "quarter"), turn(640)
+    x = draft_rows(10, 1280, dtype)[:, 320:960]
+    assert not x.is_contiguous()
+    got, want = coarse.coarse(p, rot, x).row_values().float(), reference.coarse(p, rot, x).float()
+    assert (got - want).norm() / want.norm() < 1e-3

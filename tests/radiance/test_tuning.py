@@ -86,11 +86,37 @@ def test_rotate_has_whole_warps_for_any_k() -> None:
         assert 128 <= threads <= 640
 
 
+R9700 = tuning.Device("AMD Radeon AI PRO R9700", (12, 0), 32, 65536)
+
+
 def test_amd_keeps_the_bit_pattern_and_one_stage() -> None:
+    quarter = Format("quarter", 124160, 5120, 128)
     for m, warps in ((1, 2), (16, 2), (17, 4), (64, 8), (1000, 8)):
-        launch = tuning.triton(m, is_amd=True)
+        launch = tuning.triton(m, quarter, R9700, is_amd=True)
         assert (launch.warps, launch.stages, launch.is_int8) == (warps, 1, False)
-        assert tuning.triton(m, is_amd=False).is_int8
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_portable_launches_elsewhere_are_int8_and_serve_whole_tiles(device: tuning.Device) -> None:
+    quarter = Format("quarter", 124160, 5120, 128)
+    for m in (1, 16, 17, 33, 64, 128):
+        launch = tuning.triton(m, quarter, device, is_amd=False)
+        assert launch in tuning.TRITON_CANDIDATES
+        assert launch.is_int8
+        assert launch.rows >= min(m, 64)
+        assert launch.block_n % quarter.block == 0
+
+
+def test_portable_tiles_are_no_wider_than_needed() -> None:
+    quarter = Format("quarter", 124160, 5120, 128)
+    assert [tuning.triton(m, quarter, H200, is_amd=False).rows for m in (1, 16, 17, 32, 33, 128)] == [
+        16,
+        16,
+        32,
+        32,
+        64,
+        64,
+    ]
 
 
 def test_names_of_targets() -> None:
