@@ -35,14 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     head.add_argument("--json", type=Path, help="write the results here")
     head.add_argument("--shape", action="append", type=_shape, help="n x k, such as 124160x5120; may be repeated")
     head.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], help="draft rows, such as 1,8,64")
-    head.add_argument("--no-triton", action="store_true", help="leave the portable path out (it compiles for minutes)")
+    head.add_argument("--no-triton", action="store_true", help="leave the portable path out")
+    head.add_argument("--no-cuda", action="store_true", help="leave the CUDA kernels out")
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print("radiance.bench needs a GPU; this torch sees none", file=sys.stderr)
         return 69
     results = describe(["python", "-m", "radiance.bench", *(sys.argv[1:] if argv is None else argv)])
     for n, k in args.shape or SHAPES:
-        bench_head(n, k, args.rows or ROWS, results, portable=not args.no_triton)
+        bench_head(n, k, args.rows or ROWS, results, cuda=not args.no_cuda, portable=not args.no_triton)
         torch.cuda.empty_cache()
         if args.json:
             args.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -65,14 +66,14 @@ def describe(command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def bench_head(n: int, k: int, rows: Sequence[int], results: dict[str, Any], *, portable: bool) -> None:
+def bench_head(n: int, k: int, rows: Sequence[int], results: dict[str, Any], *, cuda: bool, portable: bool) -> None:
     """All paths of one head; prints a line a measurement and appends it to results["rows"]."""
     where = torch.device("cuda", torch.cuda.current_device())
     rot = rotation.to(rotation.make(k), where)
     sources = [
         Source(torch.empty(n, k, dtype=torch.bfloat16, device=where).normal_(0, 0.02)) for _ in _copies(2 * n * k)
     ]
-    layouts = ["fragment"] if rerank.has_cuda_kernels(where) else []
+    layouts = ["fragment"] if cuda and rerank.has_cuda_kernels(where) else []
     heads = {layout: _heads(n, k, layout, where) for layout in [*layouts, *(["quarter"] if portable else [])]}
     for m in rows:
         xs = [torch.randn(m, k, device=where).to(torch.bfloat16) for _ in range(8)]
@@ -80,8 +81,6 @@ def bench_head(n: int, k: int, rows: Sequence[int], results: dict[str, Any], *, 
         note = _Recorder(results, m, n, k, stock)
         note("stock", "whole", stock)
         for layout, packs in heads.items():
-            if layout == "quarter" and m not in (1, 16, 64):
-                continue
             path = "cuda" if layout == "fragment" else "triton"
             pairs = _pairs(packs, xs)
             scratches = [coarse.coarse(p, rot, x) for p, x in pairs[:8]]
@@ -92,10 +91,11 @@ def bench_head(n: int, k: int, rows: Sequence[int], results: dict[str, Any], *, 
             ]
             note(path, "whole", timed(whole))
             note(path, "rotate+coarse", timed([partial(coarse.coarse, p, rot, x) for p, x in pairs]))
-            if path == "cuda":
-                note(path, "coarse", timed(_coarse_alone(packs, rot, xs)), packs[0].format.bytes)
+            alone = _coarse_alone if path == "cuda" else _portable_coarse_alone
+            note(path, "coarse", timed(alone(packs, rot, xs)), packs[0].format.bytes)
             note(path, "select", timed([partial(shortlist.select, scratch, RERANK, n) for scratch in scratches]))
-            note(path, "rerank", timed([partial(rerank.best, sources[0], x, i) for i, x in _pairs(ids, xs)]))
+            best = partial(rerank.best, sources[0], portable=path == "triton")
+            note(path, "rerank", timed([partial(best, x, i) for i, x in _pairs(ids, xs)]))
         fp8 = fp8_rival(sources, xs)
         if fp8 is not None:
             note("fp8", "whole", fp8)
@@ -108,6 +108,18 @@ def _coarse_alone(
     segment = tuning.segments(xs[0].shape[0], packs[0].format, tuning.device(packs[0].device))[0]
     prepared = [coarse.rotated(packs[0], rot, x[: segment.rows], segment) for x in xs]
     return [partial(coarse.multiply, p, ready, segment) for p, ready in _pairs(packs, prepared)]
+
+
+def _portable_coarse_alone(
+    packs: list[pack.Packed], rot: rotation.Rotation, xs: list[torch.Tensor]
+) -> list[Callable[[], object]]:
+    from radiance.kernels import coarse_triton, rotate_triton
+
+    f, m = packs[0].format, xs[0].shape[0]
+    launch = tuning.triton(m, f, tuning.device(packs[0].device), is_amd=torch.version.hip is not None)
+    rows = -(-m // launch.rows) * launch.rows
+    prepared = [rotate_triton.rotate(rot, x, rows, f.k_padded, in_words=launch.is_int8) for x in xs]
+    return [partial(coarse_triton.multiply, p, levels, steps, launch) for p, (levels, steps) in _pairs(packs, prepared)]
 
 
 def stock_head(source: Source, x: torch.Tensor) -> torch.Tensor:

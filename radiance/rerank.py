@@ -40,12 +40,14 @@ def rerank(source: Source, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def best(source: Source, x: torch.Tensor, ids: torch.Tensor, *, round_to: torch.dtype = torch.float32,
-         counters: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+         counters: torch.Tensor | None = None, portable: bool = False) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(ids int64 [m], exact logits fp32 [m]) of the best candidate of each row; ties to the lowest id.
 
     `ids` int [m, r], the best coarse candidate first; every row has at least one."""
-    answer = _cleared(ids)
-    score(source, x, ids.int().contiguous(), answer, round_to=round_to, counters=counters, winners=True)
+    answer = Answer(ids.shape[0], ids.device) if portable else _cleared(ids)
+    score(
+        source, x, ids.int().contiguous(), answer, round_to=round_to, counters=counters, winners=True, portable=portable
+    )
     return answer.ids, answer.values
 
 
