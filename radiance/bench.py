@@ -118,7 +118,7 @@ def _portable_coarse_alone(
     f, m = packs[0].format, xs[0].shape[0]
     launch = tuning.triton(m, f, tuning.device(packs[0].device), is_amd=torch.version.hip is not None)
     rows = -(-m // launch.rows) * launch.rows
-    prepared = [rotate_triton.rotate(rot, x, rows, f.k_padded, in_words=launch.is_int8) for x in xs]
+    prepared = [rotate_triton.rotate(rot, x, rows, f.k_padded, by_words=launch.is_int8) for x in xs]
     return [partial(coarse_triton.multiply, p, levels, steps, launch) for p, (levels, steps) in _pairs(packs, prepared)]
 
 

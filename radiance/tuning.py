@@ -207,8 +207,9 @@ class Triton:
 # Inherited from the KCAND kernel on gfx1201 (warps 2/4/8 at M=16: 372/409/426 us, 32: 660/540/690, 64: 3428/1309/1219;
 # more than one stage regresses there), not re-measured.
 _GFX12 = (Triton(16, 2, 1, False), Triton(32, 4, 1, False), Triton(64, 8, 1, False))
-_HOPPER_TRITON = (Triton(16, 4, 3, True), Triton(32, 4, 3, True), Triton(64, 4, 3, True))
-# not measured: Hopper's launches with as much shared memory as any NVIDIA GPU has (Triton(64, 4, 3, True) takes 115 KB)
+# 64, 83 and 135 us at 124160 x 5120 on an H200 (h200-triton.json); docs/kernels.md has what lost
+_HOPPER_TRITON = (Triton(16, 4, 3, True, block_n=128), Triton(32, 4, 3, True), Triton(64, 4, 3, True))
+# not measured: the same in the shared memory that any GPU has (Triton(64, 4, 3, True) takes 115 KB)
 _PORTABLE = (Triton(16, 4, 3, True), Triton(32, 4, 2, True), Triton(64, 4, 2, True))
 TRITON_CANDIDATES: tuple[Triton, ...] = tuple(dict.fromkeys((*_GFX12, *_HOPPER_TRITON, *_PORTABLE)))
 
@@ -224,7 +225,8 @@ def crossover_rows(n: int, k: int, device: Device) -> int:
     """Draft rows above which the caller keeps the stock GEMM. On an H200 (tests/bench/results/h200.json) the whole path wins at
     128 rows of 124160 x 5120 (200 us against 357), the most measured; at 49152 x 576 it wins at 64 rows (26.5 us against
     31.9) and loses at 128 (39.5 against 34.1), so heads that small stop at 64. So does every other GPU: a guess on the safe
-    side."""
+    side. The portable path on that H200 (h200-triton.json) wins at 128 rows of the large head (332 us against 374) and at 1 of
+    the small one (28 against 30), where its eight launches weigh more than on a GPU with less bandwidth."""
     own = measured(device).get((n, k), Measured()).crossover
     if own is not None:
         return own

@@ -34,7 +34,7 @@ def coarse_words(
     K_PADDED: tl.constexpr, GROUP: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """codes int32 [n_padded, K_PADDED / 16], half_steps bf16 [group, n_padded], levels int8 [rows, K_PADDED] as
-    rotate_triton.place orders them, steps fp32 [rows] -> values bf16 [rows, n_padded], maxima bf16 [rows, blocks].
+    rotate_triton.in_words orders them, steps fp32 [rows] -> values bf16 [rows, n_padded], maxima bf16 [rows, blocks].
     One program: BLOCK_N rows x ROWS draft rows."""
     SPANS: tl.constexpr = K_PADDED // (4 * GROUP)
     tile = tl.program_id(1)
@@ -141,7 +141,7 @@ def run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One tile of draft rows, padded to a multiple of launch.rows."""
     rows = -(-x.shape[0] // launch.rows) * launch.rows
-    levels, steps = rotate_triton.rotate(rotation, x, rows, packed.format.k_padded, in_words=launch.is_int8)
+    levels, steps = rotate_triton.rotate(rotation, x, rows, packed.format.k_padded, by_words=launch.is_int8)
     return multiply(packed, levels, steps, launch)
 
 

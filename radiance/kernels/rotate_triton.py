@@ -35,53 +35,47 @@ def transform(
 @triton.jit
 def quantise(
     y, table, levels, steps, norm, m,
-    K: tl.constexpr, K_PADDED: tl.constexpr, A: tl.constexpr, B: tl.constexpr, A2: tl.constexpr, B2: tl.constexpr,
-    PAD: tl.constexpr, DENSE: tl.constexpr, IN_WORDS: tl.constexpr, UNROLL: tl.constexpr,
+    K: tl.constexpr, K_PADDED: tl.constexpr, A: tl.constexpr, B: tl.constexpr, A2: tl.constexpr,
+    PAD: tl.constexpr, DENSE: tl.constexpr, IN_WORDS: tl.constexpr,
 ):  # fmt: skip
     """One draft row: +-1 sums along a (table[source, i], fp32 [A, A]), the step max|y| / 127 and the levels int8 [K_PADDED],
-    in the order of place() if IN_WORDS. Rows from m on and columns from K on (PAD: their number up to a power of two) are 0."""
+    in the order of in_words() if IN_WORDS. Rows from m on are 0, and columns from K on: those of A2 * B, and PAD behind."""
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, A2)
-    j = tl.arange(0, B2)
-    inside = (i[:, None] < A) & (j[None, :] < B)
+    j = tl.arange(0, B)
     width = tl.where(row < m, B, 0)
     if DENSE:
-        turned = tl.zeros((A2, B2), tl.float32)
-        for source in tl.range(A, loop_unroll_factor=UNROLL):  # sums wait for each other, loads need not
+        turned = tl.zeros((A2, B), tl.float32)
+        for source in tl.range(A):
             signs = tl.load(table + source * A + i, mask=i < A, other=0.0)
             turned += signs[:, None] * tl.load(y + row * K + source * B + j, mask=j < width, other=0.0)[None, :]
     else:
-        turned = tl.load(
-            y + row * K + i[:, None] * B + j[None, :], mask=(i[:, None] < A) & (j[None, :] < width), other=0.0
-        )
-    turned = turned * norm
+        inside = (i[:, None] < A) & (j[None, :] < width)
+        turned = tl.load(y + row * K + i[:, None] * B + j[None, :], mask=inside, other=0.0)
+    turned = tl.reshape(turned * norm, (A2 * B,))
     size = tl.abs(turned)
     # max() may drop a NaN, so finite-ness is counted apart; such a row counts as zero, and so does one too small to divide
-    strange = tl.sum(tl.sum((~(size <= 3.0e38)).to(tl.int32), 1), 0)
-    step = tl.max(tl.max(size, 1), 0) / 127.0
+    strange = tl.sum((~(size <= 3.0e38)).to(tl.int32), 0)
+    step = tl.div_rn(tl.max(size, 0), 127.0)
     usable = (strange == 0) & (step >= 1e-30)
-    per_step = 1.0 / tl.where(usable, step, 1.0)
-    scaled = tl.where(usable, turned, 0.0) * per_step
-    level = tl.floor(tl.abs(scaled) + 0.5)
-    level = tl.minimum(level, 127.0) * tl.where(scaled < 0, -1.0, 1.0)
-    column = i[:, None] * B + j[None, :]
-    to = place(column) if IN_WORDS else column
-    tl.store(levels + row * K_PADDED + to, level.to(tl.int8), mask=inside)
+    scaled = tl.div_rn(tl.where(usable, turned, 0.0), tl.where(usable, step, 1.0))
+    level = ((scaled + 12582912.0) - 12582912.0).to(tl.int8)  # 1.5 * 2^23: rounds half to even, as torch does
+    column = tl.arange(0, A2 * B)
+    tl.store(levels + row * K_PADDED + column, in_words(level, A2 * B) if IN_WORDS else level, mask=column < K_PADDED)
     if PAD:
-        column = K + tl.arange(0, PAD)
-        to = place(column) if IN_WORDS else column
-        tl.store(levels + row * K_PADDED + to, tl.zeros((PAD,), tl.int8), mask=column < K_PADDED)
+        column = A2 * B + tl.arange(0, PAD)
+        tl.store(levels + row * K_PADDED + column, tl.zeros((PAD,), tl.int8), mask=column < K_PADDED)
     tl.store(steps + row, tl.where(usable, step, 0.0))
 
 
 @triton.jit
-def place(column):
-    """Where coarse_words meets a column: bits 2-3 and 4-5 of its number change places (coarse_triton.product)."""
-    return (column & -61) | ((column & 12) << 2) | ((column >> 2) & 12)
+def in_words(level, SIZE: tl.constexpr):
+    """Columns as coarse_words meets them: bits 2-3 and 4-5 of their numbers change places (coarse_triton.product)."""
+    return tl.reshape(tl.permute(tl.reshape(level, (SIZE // 64, 4, 4, 4)), (0, 2, 1, 3)), (SIZE,))
 
 
 def rotate(
-    rotation: Rotation, x: torch.Tensor, rows: int, k_padded: int, *, in_words: bool
+    rotation: Rotation, x: torch.Tensor, rows: int, k_padded: int, *, by_words: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x [m, k] -> (levels int8 [rows, k_padded], steps fp32 [rows]); rows past m and columns past k are 0."""
     k, a, b, m = rotation.k, rotation.a, rotation.b, x.shape[0]
@@ -94,10 +88,11 @@ def rotate(
         x, x.stride(0), rotation.x_scale, turned, K=k, A=a, B=b, LOG_B=b.bit_length() - 1, SIZE=size, num_warps=8
     )
     grid = (rows,)
+    a2 = triton.next_power_of_2(a)
     quantise[grid](
-        turned, _table(a, x.device), levels, steps, rotation.norm, m, K=k, K_PADDED=k_padded, A=a, B=b,
-        A2=triton.next_power_of_2(a), B2=b, PAD=triton.next_power_of_2(k_padded - k) if k < k_padded else 0,
-        DENSE=a > 1 and hadamard(a) is not None, IN_WORDS=in_words, UNROLL=4, num_warps=8,
+        turned, _table(a, x.device), levels, steps, rotation.norm, m, K=k, K_PADDED=k_padded, A=a, B=b, A2=a2,
+        PAD=triton.next_power_of_2(k_padded - a2 * b) if a2 * b < k_padded else 0,
+        DENSE=a > 1 and hadamard(a) is not None, IN_WORDS=by_words, num_warps=8,
     )  # fmt: skip
     return levels, steps
 
