@@ -238,5 +238,6 @@ for command in (
     measure.bench,
     measure.vocab,
     prepare.fetch,
+    prepare.doctor,
 ):
     main.add_command(command)

@@ -61,7 +61,7 @@ def check(profile: Profile) -> list[Fetched]:
     """Is everything here, without asking anybody? Raises ModelMissing that names all that is not."""
     found, missing = [], []
     for repository in repositories(profile):
-        folder = _cached(repository)
+        folder = cached(repository)
         if folder is None:
             missing.append(str(repository))
         else:
@@ -77,7 +77,7 @@ def check(profile: Profile) -> list[Fetched]:
 def fetch(profile: Profile, say: Say, workers: int = 8, terminal: bool = False) -> list[Fetched]:
     """Fetch what is missing. `workers`: files at once. Raises a LauncherError that says what to do."""
     wanted = repositories(profile)
-    done = {repository: folder for repository in wanted if _pinned(repository) and (folder := _cached(repository))}
+    done = {repository: folder for repository in wanted if _pinned(repository) and (folder := cached(repository))}
     if len(done) < len(wanted):
         with _alone(say):
             for repository in wanted:
@@ -119,7 +119,8 @@ def _pinned(repository: Repository) -> bool:
     return len(revision) == 40 and all(letter in "0123456789abcdef" for letter in revision)
 
 
-def _cached(repository: Repository) -> Path | None:
+def cached(repository: Repository) -> Path | None:
+    """The folder of the repository in the cache, if it is whole there. Asks nobody."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

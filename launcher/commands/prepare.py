@@ -1,4 +1,4 @@
-"""Commands to run before `serve`: fetch."""
+"""Commands to run before `serve`: fetch what it needs, check that it can."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from launcher.commands.common import json_option, profile_option, profiles_dir, set_option
+from launcher.commands.common import json_option, profile_option, profiles_dir, set_option, table
 
 
 @click.command()
@@ -66,3 +66,33 @@ def fetch(
             for f in found
         ]
         click.echo(json.dumps(rows, indent=2))
+
+
+@click.command()
+@click.option("--profile", metavar="NAME", help="Also check what this profile needs.")
+@profiles_dir
+@set_option
+@click.option("--offline", is_flag=True, help="Do not ask the model hub.")
+@json_option
+def doctor(profile: str | None, profiles_dir: Path | None, sets: tuple[str, ...], offline: bool, as_json: bool) -> None:
+    """Check this machine, and say how to mend what is wrong. Exit 1 when something is.
+
+    Every finding has a code (R01 to R16); `warn` does not change the exit code.
+    """
+    from dataclasses import asdict
+
+    from launcher import checks, plan, profiles, surroundings
+
+    planned = None
+    if profile is not None:
+        planned = plan.build(profiles.stack(profile, profiles_dir), plan.Options(sets=sets), os.environ)
+    environ = {**os.environ, **planned.env} if planned else dict(os.environ)
+    quiet = offline or bool(os.environ.get("HF_HUB_OFFLINE"))
+    around = surroundings.look(environ, list(planned.repositories) if planned else [], ask_hub=not quiet)
+    found = checks.run(around, planned)
+    failed = [finding for finding in found if finding.verdict is checks.Verdict.FAIL]
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "findings": [asdict(finding) for finding in found]}, indent=2))
+    else:
+        click.echo(table([(f.code, f.verdict.upper(), f"{f.text}{f'  -> {f.fix}' if f.fix else ''}") for f in found]))
+    sys.exit(1 if failed else 0)
