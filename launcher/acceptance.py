@@ -99,6 +99,31 @@ class Stall:
         return now - self._moved >= self._seconds
 
 
+class Floor:
+    """Has acceptance stayed under a floor? Looked at in pieces of `drafts` drafts, so that a few unlucky ones decide nothing."""
+
+    def __init__(self, floor: float, seconds: float, drafts: int = 200) -> None:
+        self._floor, self._seconds, self._drafts = floor, seconds, drafts
+        self._begin: tuple[float, Acceptance] | None = None
+        #: since when every piece was under it
+        self._under: float | None = None
+
+    def see(self, now: float, found: Acceptance) -> bool:
+        """`now` is any clock in seconds that only grows. True: every piece of the last `seconds` was under the floor."""
+        if self._begin is None:
+            self._begin = now, found
+        since, before = self._begin
+        drafts = found.drafts - before.drafts
+        if drafts < self._drafts:
+            return False
+        self._begin = now, found
+        if (found.accepted_tokens - before.accepted_tokens) / drafts >= self._floor:
+            self._under = None
+            return False
+        self._under = since if self._under is None else self._under
+        return now - self._under >= self._seconds
+
+
 def from_samples(samples: Iterable[Sample]) -> Acceptance | None:
     """Sum over engines and models. None when vLLM exports no such counters (speculation or its statistics are off)."""
     totals = dict.fromkeys(("num_drafts", "num_draft_tokens", "num_accepted_tokens"), 0.0)

@@ -27,7 +27,13 @@ SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
 
 
 def build(
-    profile: Profile, extra: tuple[str, ...], model: str, drafter: tuple[str, str | None] | None, host: str, port: int
+    profile: Profile,
+    extra: tuple[str, ...],
+    model: str,
+    drafter: tuple[str, str | None] | None,
+    host: str,
+    port: int,
+    drain_seconds: int,
 ) -> tuple[list[str], list[str]]:
     """Everything after `vllm serve`, and notes. Raises UsageProblem."""
     given = names(extra)
@@ -41,6 +47,10 @@ def build(
             argv += option(name, value)
     if profile.speculative:
         argv += ["--speculative-config", json.dumps(_speculative(profile, drafter))]
+    if "shutdown-timeout" in given | set(profile.args):
+        notes.append("shutdown-timeout is given; vLLM is killed --grace-seconds after SIGTERM all the same")
+    else:
+        argv += ["--shutdown-timeout", str(drain_seconds)]
     return argv + list(extra), notes
 
 

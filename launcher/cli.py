@@ -7,16 +7,16 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from launcher import logs
 from launcher.commands import catalogue, measure, prepare
 from launcher.commands.common import json_option, profile_option, profiles_dir, set_option
+from launcher.commands.supervision import supervision
 from launcher.errors import LauncherError
-
-if TYPE_CHECKING:
-    from launcher.plan import Options
+from launcher.options import OnWedge, Options
 
 
 class ServeByDefault(click.Group):
@@ -41,14 +41,12 @@ def main() -> None:
 
     Without a command, `radiance --profile X` serves.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s radiance: %(levelname)s %(message)s", stream=sys.stderr, force=True
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure(logs.Form.TEXT)
 
 
 def serve_options(command: Any) -> Any:
     """What `serve` and `plan` share. Defaults are those of vLLM: every address, port 8000."""
+    command = supervision(command)
     for option in reversed(
         [
             profile_option,
@@ -69,26 +67,6 @@ def serve_options(command: Any) -> Any:
                 help="Port of /metrics and the probes.",
             ),
             click.option(
-                "--grace-seconds",
-                default=30.0,
-                show_default=True,
-                type=click.FloatRange(0),
-                help="Wait after SIGTERM before vLLM is killed.",
-            ),
-            click.option(
-                "--warm-up/--no-warm-up",
-                default=True,
-                show_default=True,
-                help="Make one completion before being ready.",
-            ),
-            click.option(
-                "--wedge-seconds",
-                default=120.0,
-                show_default=True,
-                type=click.FloatRange(1),
-                help="Running requests and no token for so long: radiance_vllm_wedged becomes 1.",
-            ),
-            click.option(
                 "--passthrough/--no-passthrough",
                 default=False,
                 show_default=True,
@@ -102,22 +80,13 @@ def serve_options(command: Any) -> Any:
     return command
 
 
-def _options(host: str, port: int, metrics_host: str | None, metrics_port: int, grace_seconds: float, warm_up: bool, vllm: str,
-             extra: tuple[str, ...], wedge_seconds: float, passthrough: bool, sets: tuple[str, ...]) -> Options:  # fmt: skip
-    from launcher.plan import Options
-
+def _options(host: str, metrics_host: str | None, log_format: str, on_wedge: str, **options: Any) -> Options:
     return Options(
-        host,
-        port,
-        metrics_host or host,
-        metrics_port,
-        vllm,
-        grace_seconds,
-        warm_up,
-        extra,
-        wedge_seconds=wedge_seconds,
-        passthrough=passthrough,
-        sets=sets,
+        host=host,
+        metrics_host=metrics_host or host,
+        log_format=logs.Form(log_format),
+        on_wedge=OnWedge(on_wedge),
+        **options,
     )
 
 
@@ -126,20 +95,29 @@ def _options(host: str, port: int, metrics_host: str | None, metrics_port: int, 
 @click.option("--dry-run", is_flag=True, help="Print the plan instead; the same as `radiance plan`.")
 def serve(profile: str, profiles_dir: Path | None, dry_run: bool, **options: Any) -> None:
     """Start vLLM as the profile says and look after it until it is stopped."""
-    from launcher import plan, profiles, supervise, web
+    from launcher import plan, profiles, supervise, termination, web
     from launcher.engine import Engine
+    from launcher.secrets import Redactor, resolve
 
-    planned = plan.build(profiles.stack(profile, profiles_dir), _options(**options), os.environ)
+    log, chosen = logging.getLogger("radiance"), _options(**options)
     if dry_run:
-        click.echo(plan.to_text(planned, os.environ))
+        click.echo(plan.to_text(plan.build(profiles.stack(profile, profiles_dir), chosen, os.environ), os.environ))
         return
-    for note in planned.notes:
-        logging.getLogger("radiance").warning("%s", note)
-    engine = Engine(planned)
-    engine.enter(engine.phase)
-    with web.serving(engine, planned.options.metrics_host, planned.options.metrics_port) as port:
-        logging.getLogger("radiance").info("metrics: http://%s:%d/metrics", planned.options.metrics_host, port)
-        supervise.serve(engine, os.environ)
+    logs.configure(chosen.log_format)
+    try:
+        with termination.message(chosen.termination_log, Redactor(os.environ)):
+            environ = resolve(os.environ, chosen.api_key_file)
+            logs.configure(chosen.log_format, Redactor(environ))
+            planned = plan.build(profiles.stack(profile, profiles_dir), chosen, environ)
+            for note in planned.notes:
+                log.warning("%s", note)
+            engine = Engine(planned)
+            with web.serving(engine, chosen.metrics_host, chosen.metrics_port) as port:
+                log.info("metrics: http://%s:%d/metrics", chosen.metrics_host, port)
+                supervise.serve(engine, environ)
+    except LauncherError as error:
+        log.error("%s", error)
+        sys.exit(error.exit_code)
 
 
 @main.command("plan")

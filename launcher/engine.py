@@ -1,13 +1,13 @@
 """What the launcher knows of its vLLM: the state that supervise.py and probe.py write and the exporter reads.
 
-Plain attributes, each but the phase written by one thread; a reader may see two of them a moment apart, which no answer
-depends on.
+Plain attributes, each written by one thread (the phase by both, through Timeline); a reader may see two of them a moment
+apart, which no answer depends on.
 """
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,21 +17,22 @@ from typing import Any
 from launcher.acceptance import Acceptance
 from launcher.ledger import Ledger, Worker
 from launcher.plan import ServePlan
+from launcher.states import SERVING, Phase, Timeline
 from radiance.errors import StatusError
 from radiance.settings import Mode, Require
 from radiance.status import HeadState, Snapshot
 
 
-class Phase(StrEnum):
-    PREPARING = "preparing"
-    STARTING = "starting"
-    WARMING = "warming"
-    READY = "ready"
-    STOPPING = "stopping"
+class Exit(StrEnum):
+    """Why a vLLM ended: the label `reason` of radiance_vllm_exits_total."""
+
     STOPPED = "stopped"
-
-
-ENDING = (Phase.STOPPING, Phase.STOPPED)
+    DIED = "died"
+    WEDGED = "wedged"
+    FALLBACK = "fallback"
+    HEAD_REQUIRED = "head_required"
+    BUDGET = "startup_budget"
+    KILLED = "killed"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Scrape:
     spec: bool = False
     acceptance: Acceptance = field(default_factory=Acceptance)
     wedged: bool = False
+    #: the vLLM this is about, counted from 1
+    life: int = 0
     #: all of vLLM's metric families, if they are to be passed through
     families: tuple[Any, ...] = ()
 
@@ -66,35 +69,70 @@ class Scrape:
 @dataclass
 class Engine:
     plan: ServePlan
-    phase: Phase = Phase.PREPARING
+    timeline: Timeline = field(default_factory=Timeline)
     started: float = field(default_factory=time.time)
-    #: Unix time each phase began
-    since: dict[Phase, float] = field(default_factory=dict)
+    #: Unix time the vLLM that runs now was started
+    begun: float = field(default_factory=time.time)
     state_dir: Path | None = None
     pid: int | None = None
     exit_code: int | None = None
+    #: how often vLLM ended, by reason; and the last reason in words
+    exits: Counter[Exit] = field(default_factory=Counter)
+    last_exit: str = ""
     #: the last answer of /health was 200
     up: bool = False
+    #: monotonic time of the last such answer of this vLLM
+    answered: float | None = None
+    #: monotonic time of the supervision's last look around; None until there is a vLLM
+    turned: float | None = None
     #: how often vLLM was started
     life: int = 0
+    #: acceptance stayed under the floor: from now on the stock head is served
+    fell_back: bool = False
     scrape: Scrape = field(default_factory=Scrape)
     ledger: Ledger = field(default_factory=Ledger)
     #: the probe gave up, for this reason; supervise ends the start
     refused: str = ""
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def enter(self, phase: Phase) -> None:
-        """From STOPPING there is no way back: a warm-up that ends during the stop must not announce a ready server."""
-        with self._lock:
-            if self.phase not in ENDING or phase in ENDING:
-                self.phase = phase
-                self.since[phase] = time.time()
+    @property
+    def phase(self) -> Phase:
+        return self.timeline.phase
+
+    @property
+    def since(self) -> dict[Phase, float]:
+        return self.timeline.since
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.OFF if self.fell_back else self.plan.mode
+
+    def enter(self, phase: Phase) -> bool:
+        """False when that is no change, or when the server is ending."""
+        return self.timeline.enter(phase)
 
     def begin(self) -> None:
         """A new vLLM is about to start: its predecessor's workers count on, but they are no longer shown."""
         self.ledger.retire(self.state_dir)
-        self.exit_code = None
+        self.timeline.begin(first=self.life == 0)
+        self.exit_code, self.answered, self.refused = None, None, ""
+        self.begun = time.time()
         self.life += 1
+
+    def end(self, reason: Exit, text: str, code: int) -> None:
+        """The vLLM that ran has ended."""
+        self.up = False
+        self.exits[reason] += 1
+        self.last_exit, self.exit_code = text, code
+
+    def wedge(self) -> str:
+        """Why the running vLLM is held to be wedged; empty if it is not. /health alone is no proof of life, nor is one missed
+        answer of death."""
+        limit = self.plan.options.wedge_seconds
+        if self.scrape.wedged and self.scrape.life == self.life:
+            return f"vLLM is wedged: requests are running and no token came for {limit:g} s"
+        if self.phase in SERVING and self.answered is not None and time.monotonic() - self.answered > limit:
+            return f"vLLM is wedged: /health has not answered for {limit:g} s"
+        return ""
 
     @property
     def restarts(self) -> int:
@@ -109,19 +147,21 @@ class Engine:
         return self.ledger.read(self.state_dir)
 
     def verdict(self) -> Verdict:
-        return verdict(self.plan.mode, [worker.snapshot for worker in self.workers()[0]])
+        return verdict(self.mode, [worker.snapshot for worker in self.workers()[0]])
 
     def readiness(self) -> tuple[bool, str]:
         """What /readyz answers, and why."""
-        if self.phase is not Phase.READY:
+        if self.phase not in SERVING:
             return False, f"phase is {self.phase}"
         if not self.up:
             return False, "vLLM does not answer /health"
+        if wedge := self.wedge():
+            return False, wedge
         if self.plan.require in (Require.READY, Require.FAIL):
             head = self.verdict()
             if not head.ok:
                 return False, f"the profile requires the 2-bit draft head: {head.reason}"
-        return True, "ready"
+        return True, str(self.phase)
 
 
 def verdict(mode: Mode, snapshots: Sequence[Snapshot]) -> Verdict:

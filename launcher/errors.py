@@ -8,6 +8,7 @@
       EngineMissing      69   there is no vLLM to start
       AcceleratorMissing 69   the machine has no accelerator that the profile can use, or too few
       EngineDied         70   vLLM ended although nobody asked it to (whatever its own code was, 0 included)
+      EngineWedged       70   vLLM stopped making progress and was ended for it
       HeadRequired       70   the profile demands an active 2-bit head and there is none
       CacheUnwritable    73   a folder that must be written cannot be
       NetworkTrouble     75   the model hub could not be reached; later it may be
@@ -60,8 +61,12 @@ class EngineDied(LauncherError):
     exit_code = 70
 
 
-class HeadRequired(EngineDied):
+class EngineWedged(EngineDied):
     pass
+
+
+class HeadRequired(LauncherError):
+    exit_code = 70
 
 
 class CacheUnwritable(LauncherError):

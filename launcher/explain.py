@@ -10,8 +10,9 @@ from typing import Any
 from launcher import arguments
 from launcher.layers import Given, Key
 from launcher.overlay import Settled
-from launcher.plan import ServePlan, redact
+from launcher.plan import ServePlan
 from launcher.profiles import CATALOG
+from launcher.secrets import Redactor
 
 DEFAULT = "default"
 
@@ -104,7 +105,7 @@ def to_text(found: list[Row], plan: ServePlan, environ: Mapping[str, str], every
         lines.append((row.key, _word(row.value), f"{where}{over}"))
     widths = [max((len(line[i]) for line in lines), default=0) for i in (0, 1)]
     text = "\n".join(f"{key:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {rest}" for key, value, rest in lines)
-    return redact("\n".join([text, *(f"note: {note}" for note in plan.notes)]), plan, environ)
+    return Redactor(environ)("\n".join([text, *(f"note: {note}" for note in plan.notes)]))
 
 
 def to_json(found: list[Row], plan: ServePlan, environ: Mapping[str, str]) -> str:
@@ -118,7 +119,7 @@ def to_json(found: list[Row], plan: ServePlan, environ: Mapping[str, str]) -> st
         }
         for row in found
     ]
-    return redact(json.dumps({"values": value, "notes": list(plan.notes)}, indent=2, default=str), plan, environ)
+    return Redactor(environ)(json.dumps({"values": value, "notes": list(plan.notes)}, indent=2, default=str))
 
 
 def _short(place: str) -> str:

@@ -20,9 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from launcher.acceptance import Acceptance
-from launcher.engine import Engine, Phase, Scrape
+from launcher.engine import Engine, Exit, Scrape
 from launcher.ledger import Totals, Worker
 from launcher.metrics import SPECS
+from launcher.states import START, Phase
 from radiance.settings import Mode
 from radiance.status import HeadState
 from radiance.status import Phase as WorkerPhase
@@ -119,21 +120,26 @@ def _launcher(engine: Engine) -> Iterator[Metric]:
     yield _family("launcher_start_time_seconds", [((), engine.started)])
     yield _choice("launcher_phase", map(str, Phase), str(engine.phase))
     yield _family("launcher_phase_timestamp_seconds", [((str(phase),), at) for phase, at in list(engine.since.items())])
+    spent = engine.timeline.durations()
+    yield _family("startup_phase_duration_seconds", [((str(phase),), spent[phase]) for phase in START])
     yield _family("startup_budget_seconds", [((), plan.startup_budget_seconds)])
     yield _family("ready", [((), float(engine.readiness()[0]))])
     yield _choice("fast_draft_mode", (mode.name.lower() for mode in Mode), plan.mode.name.lower())
+    yield _family("fallback_active", [((), float(engine.fell_back))])
     yield _family("speculation_configured", [((), float(plan.depth is not None))])
 
 
 def _vllm(engine: Engine, scrape: Scrape) -> Iterator[Metric]:
     yield _family("vllm_up", [((), float(engine.up))])
+    yield _family("vllm_start_time_seconds", [((), engine.begun)] if engine.life else [])
     yield _family("vllm_restarts", [((), engine.restarts)])
+    yield _family("vllm_exits", [((str(reason),), engine.exits[reason]) for reason in Exit])
     yield _family("vllm_exit_code", [] if engine.exit_code is None else [((), engine.exit_code)])
     yield _family("vllm_scrape_success", [((), float(scrape.success))])
     yield _family("vllm_scrape_duration_seconds", [((), scrape.seconds)])
     yield _family("vllm_scrape_timestamp_seconds", [] if scrape.at is None else [((), scrape.at)])
     yield _family("vllm_spec_metrics_present", [((), float(scrape.spec))])
-    yield _family("vllm_wedged", [((), float(scrape.wedged))])
+    yield _family("vllm_wedged", [((), float(bool(engine.wedge())))])
 
 
 def _acceptance(found: Acceptance) -> Iterator[Metric]:

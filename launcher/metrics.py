@@ -47,20 +47,30 @@ LAUNCHER = (
     _gauge("launcher_start_time_seconds", "When this launcher started, Unix time."),
     _gauge("launcher_phase", "Where the server is in its life. 1 for the phase it is in.", "phase"),
     _gauge("launcher_phase_timestamp_seconds", "When each phase was last entered, Unix time.", "phase"),
+    _gauge(
+        "startup_phase_duration_seconds",
+        "Time that the last start of vLLM, or the one going on, spent in each phase.",
+        "phase",
+    ),
     _gauge("startup_budget_seconds", "How long a start may take before the launcher ends it (profile)."),
     _gauge("ready", "1 when /readyz answers 200."),
     _gauge("fast_draft_mode", "What was asked for: off, on (2-bit head) or shadow. 1 for the one.", "mode"),
+    _gauge(
+        "fallback_active", "1 after the launcher fell back to the stock head because acceptance stayed under the floor."
+    ),
     _gauge("speculation_configured", "1 when the profile drafts at all."),
 )
 VLLM = (
     _gauge("vllm_up", "1 when vLLM's /health last answered 200."),
+    _gauge("vllm_start_time_seconds", "When the vLLM that runs now was started, Unix time; absent before the first."),
     _counter("vllm_restarts", "Times the launcher started vLLM again."),
+    _counter("vllm_exits", "Times a vLLM ended, by reason.", "reason"),
     _gauge("vllm_exit_code", "Exit code of the vLLM that ended last; absent while it runs."),
     _gauge("vllm_scrape_success", "1 when the last reading of vLLM's /metrics went well."),
     _gauge("vllm_scrape_duration_seconds", "Time that reading took."),
     _gauge("vllm_scrape_timestamp_seconds", "When vLLM's /metrics was last read well; absent until it was."),
     _gauge("vllm_spec_metrics_present", "1 when vLLM exports its counters of drafts."),
-    _gauge("vllm_wedged", "1 when vLLM has running requests and no token came for --wedge-seconds."),
+    _gauge("vllm_wedged", "1 when requests run and no token came, or /health did not answer, for --wedge-seconds."),
 )
 ACCEPTANCE = (
     _counter("drafts", "Drafts the target verified, over all lives of vLLM under this launcher."),

@@ -1,7 +1,8 @@
 """Profile + options + environment -> ServePlan: everything that `radiance serve` will do, as a value.
 
-Plan, then act: `build` is pure (no disk, no network, no clock), so `radiance plan` shows on a laptop what a GPU machine
-would run, and a test compares plans instead of watching processes. supervise.py is the one that acts.
+Plan, then act: `build` is pure (no network, no clock; of the disk it reads a draft vocabulary, if it is there), so `radiance
+plan` shows on a laptop what a GPU machine would run, and a test compares plans instead of watching processes. supervise.py
+is the one that acts.
 
 Who wins: command line > environment > user's file > built-in profile (layers.py). Every time an environment variable beats
 the profile, `notes` says so; `settled` knows where each value came from.
@@ -10,48 +11,26 @@ the profile, `notes` says so; `settled` knows where each value came from.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from launcher import arguments, smollm2
-from launcher.errors import SettingsConflict
+from launcher import arguments, cachedirs, servicelinks, smollm2
+from launcher.errors import SettingsConflict, UsageProblem
 from launcher.estimate import Estimate, estimate, gain_line, memory_lines
 from launcher.fetch import Repository, repositories
 from launcher.layers import Layer
+from launcher.options import Options
 from launcher.overlay import MODES, Settled, files_of, settle_all
-from launcher.profiles import Profile, looks_secret, warnings
+from launcher.profiles import Profile, warnings
+from launcher.secrets import FILES, Redactor, looks_secret
 from radiance import settings
 from radiance.errors import SettingsError
 from radiance.settings import Mode, Require
 
 #: vLLM reports usage to its authors unless told not to
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-NO_LINKS = "set enableServiceLinks: false"
-# What the kubelet writes into VLLM_PORT and its like when a Service is called "vllm": vLLM would take it for a number.
-_SERVICE_URI = re.compile(r"^(tcp|udp|sctp)://")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a command line adds to a profile."""
-
-    host: str = "0.0.0.0"
-    port: int = 8000
-    metrics_host: str = "0.0.0.0"
-    metrics_port: int = 9410
-    vllm: str = "vllm"
-    grace_seconds: float = 30.0
-    warm_up: bool = True
-    extra: tuple[str, ...] = ()
-    #: running requests and no token for so long: wedged
-    wedge_seconds: float = 120.0
-    #: vLLM's own metrics on the launcher's port too
-    passthrough: bool = False
-    #: FIELD=VALUE over everything else
-    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +56,8 @@ class ServePlan:
     require: Require
     rerank: int | None
     draft_vocab: Path | None
+    #: what changes in `env` when supervision falls back to the stock head; None: unset
+    fallback_env: Mapping[str, str | None]
     startup_budget_seconds: int
     #: draft tokens of a draft; None: the profile does not speculate
     depth: int | None
@@ -97,11 +78,9 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
     except SettingsError as error:
         raise SettingsConflict(str(error)) from error
     notes = [_service_links(user.ignored)] if user.ignored else []
-    unset = tuple(
-        sorted(name for name, value in environ.items() if name.startswith("VLLM_") and _SERVICE_URI.match(value))
-    )
+    unset = servicelinks.found(environ)
     notes += [
-        f"{name} is dropped: its value is a Kubernetes service link, no vLLM setting; {NO_LINKS} or rename the Service"
+        f"{name} is dropped: its value is a Kubernetes service link, no setting; {servicelinks.CURE} or rename the Service"
         for name in unset
     ]
 
@@ -113,10 +92,21 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
     if profile.model.id is None and not (profile.drafter and profile.drafter.id):
         env["HF_HUB_OFFLINE"] = "1"
     env = {name: passed.get(name) or value for name, value in env.items()} | profile.env | _plugin(profile, mode)
+    stock = {name: env.get(name) or passed.get(name) for name in (cachedirs.ROOT, cachedirs.INDUCTOR)}
+    space = cachedirs.namespace(mode, profile.rerank, profile.draft_vocab, profile.shadow_sample or 0)
+    env |= cachedirs.environment(space, passed | env)
+    if options.fallback_after_seconds is not None:
+        _check_fallback(profile, mode)
 
     guess = estimate(profile)
     argv, more = arguments.build(
-        profile, options.extra, _model(profile, environ), _drafter(profile, environ), options.host, options.port
+        profile,
+        options.extra,
+        _model(profile, environ),
+        _drafter(profile, environ),
+        options.host,
+        options.port,
+        options.drain_seconds,
     )
     return ServePlan(
         profile=profile.name,
@@ -124,7 +114,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         argv=(options.vllm, "serve", *argv),
         env=MappingProxyType(dict(sorted(env.items()))),
         unset=unset,
-        secrets=tuple(sorted(name for name, value in environ.items() if value and looks_secret(name))),
+        secrets=_secrets(environ, options),
         model_folders=_folders(profile, environ),
         embedded=profile.model.embedded,
         repositories=tuple(repositories(profile)),
@@ -134,6 +124,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         require=profile.require,
         rerank=profile.rerank,
         draft_vocab=profile.draft_vocab,
+        fallback_env=MappingProxyType({"RADIANCE_FAST_DRAFT": str(Mode.OFF), **stock}),
         startup_budget_seconds=profile.startup_budget_seconds,
         depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
         acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
@@ -156,8 +147,24 @@ def _plugin(profile: Profile, mode: Mode) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
+def _check_fallback(profile: Profile, mode: Mode) -> None:
+    """A fall-back that can never happen, or that a requirement forbids, is a mistake of whoever asked for it."""
+    if profile.expected.acceptance_per_draft_min is None or mode is Mode.OFF:
+        raise UsageProblem(
+            f"--fallback-after-seconds needs fast_draft and expected.acceptance_per_draft_min; profile {profile.name!r} has "
+            f"{'no such floor' if mode is not Mode.OFF else 'the draft head off'}; add it or leave the option out"
+        )
+    if profile.require in (Require.READY, Require.FAIL):
+        raise UsageProblem(
+            f"--fallback-after-seconds serves with the stock head, which require: {profile.require} of profile "
+            f"{profile.name!r} forbids; leave one of them out"
+        )
+
+
 def _service_links(names: tuple[str, ...]) -> str:
-    return f"ignored, Kubernetes service links and not settings: {', '.join(names)}; {NO_LINKS} to be rid of them"
+    return (
+        f"ignored, Kubernetes service links and not settings: {', '.join(names)}; {servicelinks.CURE} to be rid of them"
+    )
 
 
 def _model(profile: Profile, environ: Mapping[str, str]) -> str:
@@ -175,6 +182,13 @@ def _drafter(profile: Profile, environ: Mapping[str, str]) -> tuple[str, str | N
     if drafter.same_as_model:
         return _model(profile, environ), profile.model.revision
     return drafter.id or str(drafter.path), drafter.revision
+
+
+def _secrets(environ: Mapping[str, str], options: Options) -> tuple[str, ...]:
+    """Names only; those that come from files are read at start."""
+    names = {name for name, value in environ.items() if value and looks_secret(name)}
+    names |= {target for name, target in FILES.items() if environ.get(name)}
+    return tuple(sorted(names | ({"VLLM_API_KEY"} if options.api_key_file else set())))
 
 
 def _folders(profile: Profile, environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -199,14 +213,14 @@ def to_json(plan: ServePlan, hide: Mapping[str, str]) -> str:
         "estimate": asdict(plan.estimate),
         "notes": list(plan.notes),
     }
-    return redact(json.dumps(value, indent=2), plan, hide)
+    return Redactor(hide)(json.dumps(value, indent=2))
 
 
 def to_shell(plan: ServePlan, hide: Mapping[str, str]) -> str:
     """A command to paste: the same vLLM without the launcher around it (no exporter, no state folder, no readiness)."""
     parts = ["env", *(f"-u {name}" for name in plan.unset)]
     parts += [f"{name}={arguments.quote(value)}" for name, value in plan.env.items()]
-    return redact(" \\\n  ".join([*parts, " ".join(map(arguments.quote, plan.argv))]), plan, hide)
+    return Redactor(hide)(" \\\n  ".join([*parts, " ".join(map(arguments.quote, plan.argv))]))
 
 
 def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
@@ -227,13 +241,4 @@ def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
         rows += [("memory", line) for line in memory_lines(plan.estimate.memory)]
     rows += [("gain", gain_line(gain)) for gain in plan.estimate.gains]
     rows += [("note", note) for note in plan.notes]
-    return redact("\n".join(f"{name:<9} {value}" for name, value in rows), plan, hide)
-
-
-def redact(text: str, plan: ServePlan, environ: Mapping[str, str]) -> str:
-    """`text` without the value of any secret variable, wherever it got in."""
-    for name in plan.secrets:
-        value = environ.get(name, "")
-        if len(value) >= 6:
-            text = text.replace(value, "***").replace(json.dumps(value)[1:-1], "***")
-    return text
+    return Redactor(hide)("\n".join(f"{name:<9} {value}" for name, value in rows))

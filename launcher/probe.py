@@ -1,9 +1,4 @@
-"""Watches vLLM over HTTP from a thread: is it up, is it warm, does its draft head do what was asked?
-
-Ready means warm: /health is 200 before the first token, and a server can die on its first request (a missing kernel, a
-cache mode the model does not support). So one short completion is made before anybody is told "ready". It also makes a lazy
-draft head quantise itself, which its first call does.
-"""
+"""Watches one life of vLLM over HTTP from a thread: is it up, is it warm, does its draft head do what was asked?"""
 
 from __future__ import annotations
 
@@ -14,14 +9,19 @@ from collections.abc import Mapping
 
 import httpx
 
-from launcher.engine import Engine, Phase, Verdict
+from launcher import warm
+from launcher.acceptance import PREFIX, from_samples
+from launcher.engine import Engine, Verdict
+from launcher.exporter import parse
+from launcher.states import Phase
+from launcher.warm import Warmth
 from radiance.settings import Mode, Require
 
 log = logging.getLogger("radiance")
 
-#: workers write their state every few seconds; a head that is not settled by then is reported as it is
+#: workers write their state every second; a head that is not settled by then is reported as it is
 SETTLE_SECONDS = 20.0
-WARM_UP = {"prompt": "One, two, three, four, five, six, seven", "max_tokens": 16, "temperature": 0}
+WATCH_SECONDS = 2.0
 
 
 class Probe(threading.Thread):
@@ -40,6 +40,7 @@ class Probe(threading.Thread):
         )
 
     def stop(self) -> None:
+        """The thread sees it at its next step; one that waits for an answer cannot change the phase any more."""
         self._end.set()
 
     def run(self) -> None:
@@ -48,53 +49,83 @@ class Probe(threading.Thread):
             if self._end.wait(self._interval):
                 return
         engine.enter(Phase.WARMING)
-        while engine.plan.options.warm_up and not self._warm_up():
-            if self._end.wait(max(1.0, self._interval)):
-                return
+        if engine.plan.options.warm_up and not self._warm():
+            return
         head = self._settle()
         if self._end.is_set():
             return
         if not head.ok and engine.plan.require is Require.FAIL:
             engine.refused = head.reason
             return
-        if not head.ok and engine.plan.require is not Require.NONE:
-            log.warning("the 2-bit draft head is not active, vLLM serves with its stock head: %s", head.reason)
-        elif engine.plan.mode is not Mode.OFF:
-            log.info("draft head: %s", head.reason)
-        if not self._end.is_set():
-            engine.enter(Phase.READY)
-            log.info("ready after %.0f s: %s", time.time() - engine.started, engine.url)
-        while not self._end.wait(2.0):
+        self._judge(head)
+        log.info("%s after %.0f s: %s", engine.phase, time.time() - engine.begun, engine.url)
+        while not self._end.wait(WATCH_SECONDS):
             self._healthy()
+            self._judge(engine.verdict())
 
     def _healthy(self) -> bool:
         was = self._engine.up
         try:
-            self._engine.up = self._http.get("/health").status_code == 200
+            good = self._http.get("/health").status_code == 200
         except httpx.HTTPError:
-            self._engine.up = False
-        if was and not self._engine.up and not self._end.is_set():
+            good = False
+        if self._end.is_set():
+            return False
+        self._engine.up = good
+        if good:
+            self._engine.answered = time.monotonic()
+        elif was:
             log.warning("vLLM stopped answering /health")
-        return self._engine.up
+        return good
 
-    def _warm_up(self) -> bool:
-        """One completion. True when there is no use in another try."""
-        try:
-            model = self._http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
-            self._http.post("/v1/completions", json={"model": model, **WARM_UP}, timeout=120.0).raise_for_status()
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code < 500:
-                log.warning(
-                    "warm-up skipped: vLLM answered %s to %s", error.response.status_code, error.request.url.path
-                )
-                return True
-            log.warning("warm-up failed: vLLM answered %s; trying again", error.response.status_code)
-            return False
-        except (httpx.HTTPError, LookupError, TypeError, ValueError) as error:
-            if not self._end.is_set():
-                log.warning("warm-up failed: %r; trying again", error)
-            return False
+    def _warm(self) -> bool:
+        """Until it is warm or cannot be; False when the start has ended. Without a draft the draft head is not warm."""
+        before = self._drafts() or 0
+        while True:
+            found, why = warm.up(self._http)
+            if self._end.is_set():
+                return False
+            if found is not Warmth.COLD:
+                break
+            log.warning("warm-up failed: %s; trying again", why)
+            if self._end.wait(max(1.0, self._interval)):
+                return False
+        if found is Warmth.IMPOSSIBLE:
+            log.warning("warm-up skipped: %s", why)
+        elif self._engine.plan.depth is not None and not self._drafted(before):
+            log.warning(
+                "warm-up: two completions and vLLM counted no draft; the first requests with drafts may be slow"
+            )
         return True
+
+    def _drafted(self, before: int) -> bool:
+        """vLLM's counters follow an answer after a moment."""
+        for _ in range(10):
+            if (self._drafts() or 0) > before:
+                return True
+            if self._end.wait(self._interval):
+                break
+        return False
+
+    def _drafts(self) -> int | None:
+        try:
+            families = parse(self._http.get("/metrics").raise_for_status().text, (PREFIX,))
+        except (httpx.HTTPError, ValueError):
+            return None
+        found = from_samples((s.name, s.labels, s.value) for family in families for s in family.samples)
+        return None if found is None else found.drafts
+
+    def _judge(self, head: Verdict) -> None:
+        """Ready or degraded, and a line whenever that changes."""
+        engine = self._engine
+        short = engine.fell_back or (not head.ok and engine.plan.require is not Require.NONE)
+        if self._end.is_set() or not engine.enter(Phase.DEGRADED if short else Phase.READY):
+            return
+        if short:
+            why = "acceptance stayed under the profile's floor" if engine.fell_back else head.reason
+            log.warning("the 2-bit draft head is not active, vLLM serves with its stock head: %s", why)
+        elif engine.plan.mode is not Mode.OFF:
+            log.info("draft head: %s", head.reason)
 
     def _settle(self) -> Verdict:
         deadline = time.monotonic() + SETTLE_SECONDS

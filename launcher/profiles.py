@@ -17,11 +17,11 @@ from pydantic import BaseModel, ValidationError
 
 from launcher.errors import LauncherError, ProfileError, SettingsConflict, UnknownProfile, UsageProblem, nearest
 from launcher.layers import Layer, Merged, merge
-from launcher.schema import FastDraft, Profile, looks_secret
+from launcher.schema import FastDraft, Profile
 from launcher.sections import Architecture, Speculative
 from launcher.yamlfile import load
 
-__all__ = ["FastDraft", "Profile", "entries", "find", "looks_secret", "read", "schema", "stack"]
+__all__ = ["FastDraft", "Profile", "entries", "find", "read", "schema", "stack"]
 
 CATALOG = Path(__file__).parent / "catalog"
 BUILT_IN, USER, ENVIRONMENT, COMMAND_LINE = "built-in", "user file", "environment", "command line"

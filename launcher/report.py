@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from launcher.engine import Engine
+from launcher.engine import Engine, Exit
 from launcher.exporter import versions
 
 
@@ -23,6 +23,7 @@ def report(engine: Engine) -> dict[str, Any]:
         **{("radiance" if name == "version" else name): value for name, value in versions().items()},
         "phase": str(engine.phase),
         "phases": {str(phase): at for phase, at in list(engine.since.items())},
+        "phase_seconds": {str(phase): round(spent, 3) for phase, spent in engine.timeline.durations().items() if spent},
         "ready": ready,
         "ready_reason": reason,
         "engine": {
@@ -31,10 +32,13 @@ def report(engine: Engine) -> dict[str, Any]:
             "pid": engine.pid,
             "restarts": engine.restarts,
             "exit_code": engine.exit_code,
-            "wedged": engine.scrape.wedged,
+            "last_exit": engine.last_exit,
+            "exits": {str(reason): engine.exits[reason] for reason in Exit},
+            "wedged": bool(engine.wedge()),
         },
         "fast_draft": {
             "mode": plan.mode.name.lower(),
+            "fell_back": engine.fell_back,
             "require": str(plan.require),
             "ok": head.ok,
             "reason": head.reason,
@@ -83,9 +87,12 @@ def text(found: dict[str, Any]) -> str:
     rows = [
         ("profile", f"{found['profile']}, radiance {found['radiance']}, vllm {found['vllm']}"),
         ("phase", f"{found['phase']}, {'ready' if found['ready'] else 'not ready: ' + found['ready_reason']}"),
+        ("spent", ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in found["phase_seconds"].items())),
         ("vllm", f"{vllm}, {engine['url']}, pid {engine['pid']}, restarts {engine['restarts']}"),
         ("draft", f"mode {draft['mode']}, {'ok' if draft['ok'] else 'NOT AS ASKED'}: {draft['reason']}"),
     ]
+    if engine["last_exit"]:
+        rows.append(("ended", engine["last_exit"]))
     for worker in found["workers"]:
         where = f"rank {worker['rank']}" + (f" of engine {worker['engine']}" if worker["engine"] else "")
         if worker["stale"]:

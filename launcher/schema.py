@@ -7,7 +7,6 @@ have vLLM's name with underscores (ENGINE_FIELDS); all other options of vLLM go 
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from launcher.secrets import looks_secret
 from launcher.sections import (
     Accelerator,
     Architecture,
@@ -29,8 +29,6 @@ from launcher.sections import (
 from radiance.settings import MAX_RERANK, Require
 
 NAME = r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"
-#: environment names whose values are never in a profile and never printed
-SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSWORD", re.IGNORECASE)
 #: fields that become an option of `vllm serve` under the same name
 ENGINE_FIELDS = (
     "tensor_parallel_size",
@@ -61,11 +59,6 @@ OWN_VARIABLES = {
     "RADIANCE_DRAFT_VOCAB": "draft_vocab",
     "RADIANCE_SHADOW_SAMPLE": "shadow_sample",
 }
-
-
-def looks_secret(name: str) -> bool:
-    """True for an environment name whose value must not be shown. Errs on the side of hiding."""
-    return SECRET_NAME.search(name) is not None
 
 
 def _version(value: str) -> str:

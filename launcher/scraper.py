@@ -126,6 +126,7 @@ class Scraper(threading.Thread):
             spec=found is not None,
             acceptance=self._keeper.total,
             wedged=bool(wedged),
+            life=life,
             families=tuple(families) if self._engine.plan.options.passthrough else (),
         )
 

@@ -1,8 +1,8 @@
 """The launcher's port: /metrics /livez /readyz /startupz /status. Open before vLLM is started, on threads of its own.
 
-/livez     200 while the launcher has an engine to look after, 503 after it ended
+/livez     200 while the launcher looks after its vLLM, whatever state that is in; it ends by itself when vLLM cannot be helped
 /startupz  200 once the server has been ready for the first time
-/readyz    200 while requests should come: warm, healthy, not stopping, draft head as required
+/readyz    200 while requests should come: warm, healthy, not wedged, not stopping, draft head as required
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -18,16 +19,19 @@ from socketserver import ThreadingTCPServer
 from typing import ClassVar
 
 from launcher import exporter
-from launcher.engine import Engine, Phase
+from launcher.engine import Engine
 from launcher.errors import SettingsConflict
 from launcher.report import report
 from launcher.scraper import Scraper, scraping
+from launcher.states import SERVING
 
 log = logging.getLogger("radiance")
 Answer = tuple[int, str, bytes]
 Routes = dict[str, Callable[[], Answer]]
 #: longest wait of /status for new figures of vLLM; /metrics never waits
 FRESH_SECONDS = 2.5
+#: the supervision loop turns every 0.2 s; to kill and reap what is left of a vLLM takes half a minute at worst
+STUCK_SECONDS = 120.0
 
 
 @contextmanager
@@ -65,10 +69,11 @@ def _routes(engine: Engine, scraper: Scraper) -> Routes:
         return _verdict(*engine.readiness())
 
     def live() -> Answer:
-        return _verdict(engine.phase is not Phase.STOPPED, f"phase is {engine.phase}")
+        idle = 0.0 if engine.turned is None else time.monotonic() - engine.turned
+        return _verdict(idle < STUCK_SECONDS, f"phase is {engine.phase}, last looked after {idle:.0f} s ago")
 
     def started() -> Answer:
-        return _verdict(Phase.READY in engine.since, f"phase is {engine.phase}")
+        return _verdict(any(phase in engine.since for phase in SERVING), f"phase is {engine.phase}")
 
     def metrics() -> Answer:
         return 200, exporter.CONTENT_TYPE, exporter.render(engine)

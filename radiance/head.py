@@ -125,6 +125,7 @@ class DraftHead:
                 return
             self._sample = self.source.sample(self._sample_ids)
             kept = self.source if self.vocab is None else self.source.only(self.vocab)
+            log.info("Radiance draft head %s (%s): packing begins", self.status.name, self.status.drafter)
             fmt = pack.choose(kept.n, kept.k, self.source.weight.device)
             self.quantised = quantise.quantise(
                 kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD, into=self.quantised

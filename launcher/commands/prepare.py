@@ -42,8 +42,9 @@ def fetch(
     """
     from launcher import fetch as fetching
     from launcher import plan, profiles, smollm2
+    from launcher.options import Options
 
-    settled = plan.build(profiles.stack(profile, profiles_dir), plan.Options(sets=sets), os.environ).settled.profile
+    settled = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), os.environ).settled.profile
 
     def say(line: str) -> None:
         click.echo(line, err=as_json)

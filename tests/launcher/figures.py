@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import profile_text
 
 from launcher import exporter, plan, profiles
-from launcher.engine import Engine, Phase
+from launcher.engine import Engine
 from launcher.scraper import Scraper
+from launcher.states import Phase
 from radiance import status
 from radiance.status import HeadState, HeadStatus, Latency, Snapshot
 

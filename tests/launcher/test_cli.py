@@ -145,10 +145,10 @@ def test_plan_needs_neither_vllm_nor_torch_nor_a_model(tmp_path: Path) -> None:
 
 def test_health_of_a_server_that_still_loads_is_1_and_says_so(serve) -> None:  # type: ignore[no-untyped-def]
     served = serve(fake="hang")
-    served.wait_phase("starting")
+    served.wait_phase("loading")
     done = command("health", "--port", str(served.metrics_port))
     assert done.returncode == 1
-    assert "phase is starting" in done.stdout
+    assert "phase is loading" in done.stdout
 
 
 def test_health_of_a_ready_server_is_0_and_of_a_stopping_one_1(serve) -> None:  # type: ignore[no-untyped-def]
@@ -187,16 +187,16 @@ def test_status_is_one_screen_or_all_of_it(serve) -> None:  # type: ignore[no-un
     assert "phase     ready, ready" in lines
     assert "draft     mode on, ok: rank 0 lm_head: active" in lines
     assert "head      rank 0 lm_head: ACTIVE (fake), 0 calls" in lines
-    assert "accepted  2.00 tokens per draft over 10 drafts, BELOW the profile's 2.5" in lines
+    assert "accepted  2.00 tokens per draft over 20 drafts, BELOW the profile's 2.5" in lines
     everything = command("status", "--json", "--port", str(served.metrics_port))
-    assert json.loads(everything.stdout)["acceptance"]["drafts"] == 10
+    assert json.loads(everything.stdout)["acceptance"]["drafts"] == 20
 
 
 def test_status_of_a_server_that_is_not_ready_is_1_and_says_why(serve) -> None:  # type: ignore[no-untyped-def]
     served = serve(fake="head=declined", require="ready")
-    served.wait_phase("ready")
+    served.wait_phase("degraded")
     done = command("status", "--port", str(served.metrics_port))
     assert done.returncode == 1
-    assert "phase     ready, not ready: the profile requires the 2-bit draft head" in done.stdout
+    assert "phase     degraded, not ready: the profile requires the 2-bit draft head" in done.stdout
     assert "NOT AS ASKED" in done.stdout
     assert "DECLINED (fake)" in done.stdout

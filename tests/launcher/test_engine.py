@@ -8,7 +8,8 @@ import pytest
 from serving import profile_text
 
 from launcher import plan, profiles
-from launcher.engine import Engine, Phase, base_url, verdict
+from launcher.engine import Engine, base_url, verdict
+from launcher.states import Phase
 from radiance import status
 from radiance.settings import Mode
 from radiance.status import HeadState, HeadStatus, Snapshot
@@ -63,7 +64,7 @@ def test_readiness_needs_phase_health_and_the_required_head(engine: Engine) -> N
     assert engine.state_dir is not None
     path = status.path_for(engine.state_dir, 0, 100)
     status.write(path, worker(0, HeadState.ACTIVE))
-    assert engine.readiness() == (False, "phase is preparing")
+    assert engine.readiness() == (False, "phase is fetching")
     engine.enter(Phase.READY)
     assert engine.readiness() == (False, "vLLM does not answer /health")
     engine.up = True
@@ -72,10 +73,10 @@ def test_readiness_needs_phase_health_and_the_required_head(engine: Engine) -> N
     ready, reason = engine.readiness()
     assert not ready
     assert "declined (why)" in reason
-    engine.enter(Phase.STOPPING)
-    assert engine.readiness() == (False, "phase is stopping")
+    engine.enter(Phase.DRAINING)
+    assert engine.readiness() == (False, "phase is draining")
     engine.enter(Phase.READY)
-    assert engine.readiness() == (False, "phase is stopping"), "a stop cannot be taken back"
+    assert engine.readiness() == (False, "phase is draining"), "a stop cannot be taken back"
 
 
 def test_two_workers_of_one_rank_are_two_engines_and_the_worse_decides(engine: Engine) -> None:

@@ -101,10 +101,6 @@ def test_a_secret_has_no_place_in_a_profile(tmp_path: Path, name: str) -> None:
     assert "hunter2" not in message
 
 
-def test_the_tokenizer_is_no_secret() -> None:
-    assert not profiles.looks_secret("TOKENIZERS_PARALLELISM")
-
-
 def test_our_own_variables_are_set_by_fields(tmp_path: Path) -> None:
     assert "the field fast_draft" in refused(tmp_path, changed(env={"RADIANCE_FAST_DRAFT": "1"}))
 

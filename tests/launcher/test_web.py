@@ -32,7 +32,8 @@ def test_the_port_answers_over_http(engine: Engine) -> None:
         worker = report["workers"][0]
         assert worker["heads"][0]["state"] == "active"
         assert (worker["engine"], worker["stale"]) == (0, True), "its heartbeat is of 1970"
-        assert report["fast_draft"] == {"mode": "on", "require": "warn", "ok": True, "reason": "rank 0 lm_head: active"}
+        draft = {"mode": "on", "fell_back": False, "require": "warn", "ok": True, "reason": "rank 0 lm_head: active"}
+        assert report["fast_draft"] == draft
         assert http.head("/readyz").status_code == 200
         with socket.create_connection(("127.0.0.1", port)) as raw:
             raw.sendall(b"HEAD /readyz HTTP/1.0\r\n\r\n")

@@ -1,0 +1,68 @@
+"""Secrets: which variables are some, where they come from, and how they stay out of everything that is written down.
+
+They come from the environment or from a file, never from a command line, which every user of the machine can read. vLLM gets
+them in its environment. Whatever is printed (plans, errors, vLLM's own output) passes a Redactor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.errors import SettingsConflict
+
+#: environment names whose values are never in a profile and never printed
+SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSWORD", re.IGNORECASE)
+#: a variable that names a file -> the variable that gets its content
+FILES = {"HF_TOKEN_FILE": "HF_TOKEN", "VLLM_API_KEY_FILE": "VLLM_API_KEY"}
+#: shorter values are words like "true": to blot them out would spoil every line and hide nothing
+SHORTEST = 6
+HIDDEN = "***"
+
+
+def looks_secret(name: str) -> bool:
+    """True for an environment name whose value must not be shown. Errs on the side of hiding."""
+    return SECRET_NAME.search(name) is not None
+
+
+def resolve(environ: Mapping[str, str], api_key_file: Path | None = None) -> dict[str, str]:
+    """`environ` with the secrets that are in files. Raises SettingsConflict: unreadable, empty, or given twice and different."""
+    found = dict(environ)
+    sources = [(f"{name}={environ[name]}", Path(environ[name]), target)
+               for name, target in FILES.items() if environ.get(name)]  # fmt: skip
+    if api_key_file is not None:
+        sources.append((f"--api-key-file {api_key_file}", api_key_file, "VLLM_API_KEY"))
+    for source, path, target in sources:
+        try:
+            value = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not text"
+            raise SettingsConflict(
+                f"{source}: cannot be read: {reason}; put the secret there, readable by this user"
+            ) from error
+        if not value or len(value.splitlines()) != 1:
+            raise SettingsConflict(f"{source}: must hold one line, the secret itself; found {len(value.splitlines())}")
+        if found.get(target, value) != value:
+            raise SettingsConflict(f"{source} and another source give {target} different values; keep one of them")
+        found[target] = value
+    return found
+
+
+class Redactor:
+    """Takes secret values out of text, as they are and as JSON writes them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        values = {value for name, value in environ.items() if _is_value(name) and len(value) >= SHORTEST}
+        forms = values | {json.dumps(value)[1:-1] for value in values}
+        longest_first = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+
+def _is_value(name: str) -> bool:
+    """A path to a secret is none."""
+    return looks_secret(name) and not name.upper().endswith(("_FILE", "_PATH", "_DIR"))

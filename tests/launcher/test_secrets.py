@@ -1,0 +1,59 @@
+"""Secrets: from the environment or a file, one value, and never in anything written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import SettingsConflict
+from launcher.secrets import Redactor, looks_secret, resolve
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "my_api_key"])
+def test_names_of_secrets(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "PATH", "VLLM_CACHE_ROOT"])
+def test_other_names(name: str) -> None:
+    assert not looks_secret(name)
+
+
+def test_a_file_gives_the_secret_without_its_newline(tmp_path: Path) -> None:
+    (tmp_path / "hf").write_text("hf_123456\n")
+    (tmp_path / "key").write_text("key-123456")
+    found = resolve({"A": "1", "HF_TOKEN_FILE": str(tmp_path / "hf")}, tmp_path / "key")
+    assert (found["HF_TOKEN"], found["VLLM_API_KEY"], found["A"]) == ("hf_123456", "key-123456", "1")
+    assert resolve({"VLLM_API_KEY_FILE": str(tmp_path / "key")})["VLLM_API_KEY"] == "key-123456"
+
+
+def test_the_same_secret_twice_is_no_conflict_another_one_is(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("key-123456")
+    assert resolve({"VLLM_API_KEY": "key-123456"}, tmp_path / "key")["VLLM_API_KEY"] == "key-123456"
+    with pytest.raises(SettingsConflict) as raised:
+        resolve({"VLLM_API_KEY": "key-other!"}, tmp_path / "key")
+    assert "VLLM_API_KEY different values" in str(raised.value)
+    assert not any(value in str(raised.value) for value in ("key-123456", "key-other!"))
+
+
+@pytest.mark.parametrize("content", ["", "\n", "one\ntwo\n", None, b"\xff\xfe\x00"])
+def test_a_file_without_one_line_is_refused_and_named(tmp_path: Path, content: str | bytes | None) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(SettingsConflict, match=str(path)):
+        resolve({}, path)
+
+
+def test_the_redactor_takes_values_of_secret_names_only() -> None:
+    value = 'se"cret\\ä'
+    redact = Redactor({"HF_TOKEN": value, "HF_TOKEN_PATH": "/run/secrets/hf", "A_KEY": "true", "NAME": "visible-value"})
+    assert redact(f"x {value} y") == "x *** y"
+    assert redact(json.dumps({"t": value})) == '{"t": "***"}'
+    assert redact("/run/secrets/hf true visible-value") == "/run/secrets/hf true visible-value"
+
+
+def test_a_secret_that_begins_like_another_is_taken_whole() -> None:
+    assert Redactor({"A_KEY": "abcdef", "B_KEY": "abcdefghi"})("abcdefghi abcdef") == "*** ***"
