@@ -19,6 +19,7 @@ import httpx
 from launcher.acceptance import PREFIX, Keeper, Sample, Stall, from_samples
 from launcher.engine import Engine, Scrape
 from launcher.exporter import parse
+from launcher.states import ENDING
 
 log = logging.getLogger("radiance")
 Samples = list[Sample]
@@ -92,7 +93,8 @@ class Scraper(threading.Thread):
             self._engine.scrape = replace(
                 self._engine.scrape, success=False, seconds=time.monotonic() - begin, families=()
             )
-            if (text := f"{type(error).__name__}: {error}") != self._failing:
+            text = f"{type(error).__name__}: {error}"
+            if text != self._failing and self._engine.phase not in ENDING:
                 log.warning("vLLM's /metrics cannot be read: %s", text)
                 self._failing = text
         with self._news:
