@@ -9,7 +9,7 @@ MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 .PHONY: help venv image demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check chart chart-golden chart-e2e docs check release-check release-image release-chart release-publish format clean
 
 help: ## list the verbs
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 venv: ## a Python environment with a CPU vLLM, in .venv
 	@deploy/cpu/venv.sh $(VENV)
