@@ -6,7 +6,7 @@ CHART_VENV ?= $(CURDIR)/.venv-chart
 MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 
 .DEFAULT_GOAL := help
-.PHONY: help venv image demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check chart chart-golden chart-e2e docs check release-check release-image release-chart release-publish format clean
+.PHONY: help venv image bake demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check chart chart-golden chart-e2e chart-kind docs check release-check release-image release-chart release-publish format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -67,6 +67,9 @@ chart-e2e: ## the chart on a real API server (built once, 15 minutes), its pod w
 	@deploy/chart/apiserver.sh > /dev/null
 	$(CHART_VENV)/bin/python -m pytest -m chart_e2e tests/chart
 
+chart-kind: ## the chart on a node of kind, with the image of `make bake TARGET=cpu` (needs docker and kind)
+	@deploy/chart/kind.sh
+
 chart-golden: ## record how the chart's scenarios render now; read the diff
 	@deploy/chart/venv.sh $(CHART_VENV)
 	WRITE_GOLDEN=1 $(CHART_VENV)/bin/python -m pytest tests/chart/test_scenarios.py -k recorded
@@ -80,6 +83,9 @@ docs: venv ## write the pages and files that are made from code
 
 image: venv ## the CPU image, localhost/radiance:cpu, with podman and no registry (IMAGE=cuda: the real one, 10 GB)
 	@deploy/image/build.sh $(or $(IMAGE),cpu) $(BIN)/pip
+
+bake: ## build TARGET (cuda, rocm, cpu; else the first two) with docker buildx
+	docker buildx bake $(or $(TARGET),release)
 
 check: venv ## lint, formatting, types, dead code, shell, YAML, Dockerfile, workflows; warns of old GPU figures
 	$(BIN)/ruff check .
