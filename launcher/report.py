@@ -117,7 +117,7 @@ def _head(head: dict[str, Any]) -> str:
     if head["checked_rows"]:
         parts.append(f"{head['missed_rows'] / head['checked_rows']:.2%} of checked rows missed")
     if stock := sum(head["stock_calls"].values()):
-        why = ", ".join(f"{reason} {count}" for reason, count in sorted(head["stock_calls"].items()))
+        why = ", ".join(f"{reason} {count}" for reason, count in sorted(head["stock_calls"].items()) if count)
         parts.append(f"{stock} stock calls ({why})")
     if head["packed_bytes"]:
         parts.append(f"{head['packed_bytes'] / 2**20:.1f} MiB")

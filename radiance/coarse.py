@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import torch
 
-from radiance import tuning
+from radiance import ledger, tuning
 from radiance.errors import UnsupportedHead
 from radiance.kernels import build
 from radiance.pack import Format, Packed
@@ -107,13 +107,16 @@ class Rotated:
     steps: torch.Tensor
 
 
-def run(packed: Packed, rotation: Rotation, x: torch.Tensor, segment: tuning.Segment) -> Piece:
-    """Rotate and coarse for one segment of draft rows on the current stream; nothing synchronises."""
+def run(packed: Packed, rotation: Rotation, x: torch.Tensor, segment: tuning.Segment,
+        call: torch.Tensor | None = None) -> Piece:  # fmt: skip
+    """Rotate and coarse for one segment of draft rows on the current stream; nothing synchronises. `call` (rerank.Answer)
+    is stamped with the time: give it with the first segment."""
     part = x[segment.row0 : segment.row0 + segment.rows]
-    return multiply(packed, rotated(packed, rotation, part, segment), segment)
+    return multiply(packed, rotated(packed, rotation, part, segment, call), segment)
 
 
-def rotated(packed: Packed, rotation: Rotation, x: torch.Tensor, segment: tuning.Segment) -> Rotated:
+def rotated(packed: Packed, rotation: Rotation, x: torch.Tensor, segment: tuning.Segment,
+            call: torch.Tensor | None = None) -> Rotated:  # fmt: skip
     """x [rows, k] of the segment -> its levels and steps. Not launched early: it is the one that waits for whatever the
     caller queued before us."""
     f, c, where = packed.format, segment.kernel, packed.device
@@ -122,6 +125,7 @@ def rotated(packed: Packed, rotation: Rotation, x: torch.Tensor, segment: tuning
     args = (
         build.pointer(x), build.long(x.stride(0)), build.integer(x.shape[0]), build.pointer(rotation.x_scale),
         build.pointer(dense_table(rotation.a, where)), build.real(rotation.norm), build.pointer(levels), build.pointer(steps),
+        build.pointer(call),
     )  # fmt: skip
     kernel = rotate_kernel(f, rotation, x.dtype, c, where)
     grid = (segment.passes * c.rows, 1)
@@ -150,7 +154,7 @@ def multiply(packed: Packed, x: Rotated, segment: tuning.Segment) -> Piece:
 
 
 def coarse_kernel(f: Format, c: tuning.Coarse, where: torch.device) -> build.Kernel:
-    defines = {
+    defines: dict[str, int | str] = {
         "BLOCKS": f.k_padded // 128,
         "GROUP": f.group,
         "NT": c.nt,
@@ -170,7 +174,7 @@ def rotate_kernel(
         raise UnsupportedHead(
             "k", f"k={f.k}: one rotated row does not fit in {device.shared} bytes of shared memory (rotate)"
         )
-    defines = {
+    defines = ledger.defines() | {
         "K": f.k, "A": rotation.a, "B": rotation.b, "DENSE": int(rotation.a > 1 and hadamard(rotation.a) is not None),
         "NT": c.nt, "TENSOR": int(c.stem == "coarse_wgmma"), "X_TYPE": X_TYPES[dtype], "THREADS": tuning.rotate_threads(f.k),
     }  # fmt: skip

@@ -12,11 +12,11 @@ import time
 
 import torch
 
-from radiance import coarse, pack, quantise, reference, rows, shortlist, tuning
+from radiance import coarse, ledger, pack, quantise, reference, rows, shortlist, tuning
 from radiance.errors import UnsupportedHead
 from radiance.settings import DEFAULT_RERANK, MAX_RERANK
 from radiance.source import Source
-from radiance.status import HeadState, HeadStatus, Phase
+from radiance.status import STOCK_REASONS, HeadState, HeadStatus, Phase
 
 log = logging.getLogger("vllm.radiance")
 
@@ -62,7 +62,12 @@ class DraftHead:
         self._captured = False
         self._kept: quantise.Quantised | None = None
         self._eager_calls = 0
-        self.counters = _counters(source.weight.device)
+        device = source.weight.device
+        self.ledger = ledger.make(device, shadow_sample)
+        #: CUDA kernels count, check and compare on the device, in graphs too
+        self.on_device = self.ledger.board is not None
+        self._stock: dict[str, int] = dict.fromkeys(STOCK_REASONS, 0)
+        status.latency.clock = "host" if device.type == "cpu" else "device"
         self.crossover = _crossover(source)
         status.n, status.k, status.rerank = source.n, source.k, self.rerank
 
@@ -178,8 +183,10 @@ class DraftHead:
         if done.packed.device.type != "cpu":
             shortlist.warm(
                 done.packed, done.plan.rotation, self.source, self.rerank, self.packed_rows, self.dtype, self.crossover,
-                round_to=self.dtype,
+                round_to=self.dtype, counters=ledger.make(done.packed.device, self.ledger.every),
             )  # fmt: skip
+            if self.on_device:
+                ledger.warm(done.packed.device)
             torch.cuda.synchronize(done.packed.device)
 
     def usable(self, m: int, capturing: bool) -> bool:
@@ -210,7 +217,12 @@ class DraftHead:
         return self._verified or self.count_stock(self.status.reason or "waiting")
 
     def count_stock(self, reason: str) -> bool:
-        self.status.stock_calls[reason] = self.status.stock_calls.get(reason, 0) + 1
+        """False, and one more for `reason`; a call that is being captured is counted whenever its graph is replayed."""
+        if self.on_device and torch.cuda.is_current_stream_capturing():
+            known = reason if reason in STOCK_REASONS else "declined"
+            ledger.add(self.ledger, ledger.STOCK + STOCK_REASONS.index(known), self.source.weight.device)
+        else:
+            self._stock[reason] = self._stock.get(reason, 0) + 1
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -232,7 +244,7 @@ class DraftHead:
             r,
             self.packed_rows,
             round_to=x.dtype,
-            counters=self.counters,
+            counters=self.ledger,
             vocab=self.vocab,
             pieces=pieces,
         )
@@ -240,15 +252,15 @@ class DraftHead:
     def top_tokens(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Argmax callers: x [m, k] -> local ids int64 [m] and their logits fp32 [m]; no [m, n] row exists."""
         done = self._packed()
-        with _Clock(self, x):
+        with ledger.host_clock(self.ledger, x.device):
             return shortlist.top_tokens(
                 done.packed, done.plan.rotation, self.source, x, self.rerank, self.packed_rows,
-                round_to=x.dtype, counters=self.counters, vocab=self.vocab,
+                round_to=x.dtype, counters=self.ledger, vocab=self.vocab,
             )  # fmt: skip
 
     def top_k(self, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Top-k callers: local ids int64 [m, k] and exact logits fp32 [m, k], best first, ties to the lowest id."""
-        with _Clock(self, x):
+        with ledger.host_clock(self.ledger, x.device):
             return rows.best_k(*self.candidates(x, self._rerank_for(k)), k)
 
     def _rerank_for(self, k: int) -> int:
@@ -257,7 +269,7 @@ class DraftHead:
     def full_row(self, x: torch.Tensor, k: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Callers that need every value: [m, n] in x's dtype, exact on the reranked rows, elsewhere the coarse value plus
         what the codes left out (x . mean), -inf for padding and what is not drafted; and the k best, as top_k() does."""
-        with _Clock(self, x):
+        with ledger.host_clock(self.ledger, x.device):
             pieces: list[coarse.Piece] = []
             ids, exact = self.candidates(x, self._rerank_for(k) if k else self.rerank, pieces)
             done = self._packed()
@@ -267,7 +279,7 @@ class DraftHead:
 
     def row(self, x: torch.Tensor) -> torch.Tensor:
         """Row callers: [m, n] in x's dtype, exact on the reranked rows and -inf elsewhere."""
-        with _Clock(self, x):
+        with ledger.host_clock(self.ledger, x.device):
             ids, exact = self.candidates(x, self.rerank)
             return rows.put(self._blank(x), ids, exact)
 
@@ -275,59 +287,45 @@ class DraftHead:
         return torch.full((len(x), self.source.n), -torch.inf, dtype=x.dtype, device=x.device)
 
     def compare(self, x: torch.Tensor, stock_row: torch.Tensor) -> None:
-        """Shadow: run the 2-bit path beside a stock row [m, >= n_valid] and count where they part. Synchronises."""
-        with _Clock(self, x):
+        """Shadow: run the 2-bit path beside a stock row [m, >= n_valid] and count where they part. Synchronises where no
+        CUDA kernel can count."""
+        with ledger.host_clock(self.ledger, x.device):
             ids, exact = self.candidates(x, self.rerank)
         winners, _ = reference.best(ids, exact)
         drafted = stock_row[:, : self.n_valid] if self.vocab is None else stock_row[:, self.vocab.long()]
         truth = drafted.float().argmax(dim=1)
         truth = truth if self.vocab is None else self.vocab.long()[truth]
-        self.status.checked_rows += x.shape[0]
-        self.status.disagreed_rows += int((winners != truth).sum())
-        self.status.missed_rows += int((ids != truth[:, None]).all(dim=1).sum())
+        if self.on_device:
+            ledger.tally(self.ledger, truth, winners, ids)
+            return
+        missed = (ids != truth[:, None]).all(dim=1).sum()
+        found = torch.stack((torch.tensor(x.shape[0]), (winners != truth).sum().cpu(), missed.cpu()))
+        self.ledger.words[ledger.CHECKED : ledger.STOCK] += found
 
     def due_for_check(self, capturing: bool) -> bool:
-        """True on 1 of `shadow_sample` eager calls; counted on the host. Never under capture: a check synchronises."""
-        if capturing or not self.shadow_sample:
+        """True on 1 of `shadow_sample` eager calls; counted on the host. Never under capture: such a check synchronises.
+        Never where the device checks by itself (check.py)."""
+        if capturing or not self.shadow_sample or self.ledger.every:
             return False
         self._eager_calls += 1
         return self._eager_calls % self.shadow_sample == 0
 
     def refresh(self) -> None:
-        """Bring the counters that the kernels keep into the status. Reads host memory: no synchronisation, no CUDA call."""
-        self.status.calls, self.status.rows, self.status.rescued_rows = self.counters[:3].tolist()
+        """Bring the counters that the kernels keep into the status. No synchronisation (ledger.py)."""
+        status, words = self.status, self.ledger.read()
+        status.calls, status.rows, status.rescued_rows = words[: ledger.NANOSECONDS]
+        status.latency.sum_seconds = words[ledger.NANOSECONDS] * 1e-9
+        status.latency.counts = words[ledger.HISTOGRAM : ledger.CHECKED]
+        status.checked_rows, status.disagreed_rows, status.missed_rows = words[ledger.CHECKED : ledger.STOCK]
+        replayed = dict(zip(STOCK_REASONS, words[ledger.STOCK : ledger.SIZE], strict=True))
+        status.stock_calls = {reason: count + replayed.get(reason, 0) for reason, count in self._stock.items()}
 
     def _packed(self) -> quantise.Quantised:
         assert self.quantised is not None, "usable() comes first"
         return self.quantised
 
 
-def _counters(device: torch.device) -> torch.Tensor:
-    """int64 [8] in host memory that kernels can write to: calls, rows, rescued rows. Pinned on a GPU, so that they advance
-    in a replayed graph and the host reads them without a CUDA call."""
-    return torch.zeros(8, dtype=torch.int64, pin_memory=device.type == "cuda")
-
-
 def _crossover(source: Source) -> int:
     """Most draft rows for which the 2-bit path beats the stock product; no limit on a CPU, where speed is not the point."""
     device = source.weight.device
     return tuning.crossover_rows(source.n, source.k, tuning.device(device)) if device.type == "cuda" else 1 << 30
-
-
-class _Clock:
-    """Adds the host time of one call to the latency histogram. Only on the CPU: a GPU's call returns before it is done, and
-    Python does not run when a graph is replayed, so a host clock would tell a wrong time there."""
-
-    def __init__(self, head: DraftHead, x: torch.Tensor) -> None:
-        self.latency = head.status.latency
-        self.on_cpu = x.device.type == "cpu"
-
-    def __enter__(self) -> None:
-        self.begin = time.perf_counter()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self.on_cpu:
-            took = time.perf_counter() - self.begin
-            slot = next((i for i, edge in enumerate(self.latency.buckets) if took <= edge), len(self.latency.buckets))
-            self.latency.counts[slot] += 1
-            self.latency.sum_seconds += took

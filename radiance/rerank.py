@@ -12,6 +12,7 @@ from radiance import tuning
 from radiance.coarse import X_TYPES
 from radiance.errors import UnsupportedHead
 from radiance.kernels import build
+from radiance.ledger import CALLS, RESCUED, Ledger, defines
 from radiance.source import Source
 
 THREADS = 128
@@ -20,18 +21,21 @@ ROUND = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class Answer:
-    """The winners of m draft rows: `ids` int64 [m], `values` fp32 [m]; `best` and `done` are the kernel's state."""
+    """The winners of m draft rows: `ids` int64 [m], `values` fp32 [m]; `best` and `done` are the kernel's state,
+    `call` int64 [2] what kernels/ledger.cuh says of a call: cleared means that nobody knows when it began."""
 
     def __init__(self, m: int, where: torch.device) -> None:
         self.best = torch.empty(m, dtype=torch.int64, device=where)
         self.done = torch.empty(m, dtype=torch.int32, device=where)
+        self.call = torch.empty(2, dtype=torch.int64, device=where)
         self.ids = torch.empty(m, dtype=torch.int64, device=where)
         self.values = torch.empty(m, dtype=torch.float32, device=where)
 
     def clear(self) -> None:
-        """What the CUDA select does for each row on its way."""
+        """What the CUDA rotate and select do on their way."""
         self.best.zero_()
         self.done.zero_()
+        self.call.zero_()
 
 
 def rerank(source: Source, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -40,7 +44,7 @@ def rerank(source: Source, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def best(source: Source, x: torch.Tensor, ids: torch.Tensor, *, round_to: torch.dtype = torch.float32,
-         counters: torch.Tensor | None = None, portable: bool = False) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+         counters: Ledger | None = None, portable: bool = False) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(ids int64 [m], exact logits fp32 [m]) of the best candidate of each row; ties to the lowest id.
 
     `ids` int [m, r], the best coarse candidate first; every row has at least one."""
@@ -53,7 +57,7 @@ def best(source: Source, x: torch.Tensor, ids: torch.Tensor, *, round_to: torch.
 
 def score(
     source: Source, x: torch.Tensor, ids: torch.Tensor, answer: Answer, *, round_to: torch.dtype = torch.float32,
-    counters: torch.Tensor | None = None, rows: bool = False, winners: bool = False, early: bool = False,
+    counters: Ledger | None = None, rows: bool = False, winners: bool = False, early: bool = False,
     portable: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One launch, two if portable. `ids` int32 [m, r], contiguous; `answer` with best and done cleared (select does it).
@@ -75,16 +79,19 @@ def score(
     if portable or not has_cuda_kernels(where):
         from radiance.kernels import rerank_triton
 
-        return rerank_triton.score(source, x, ids, answer, out_ids, out_values, round_to, counters, rows)
+        return rerank_triton.score(
+            source, x, ids, answer, out_ids, out_values, round_to, None if counters is None else counters.words, rows
+        )
     per_block = tuning.rerank_rows(m, r)
     kernel = rerank_kernel(source, x, per_block, round_to)
+    words, state = (None, None) if counters is None else (counters.words, counters.state())
     args = (
         build.pointer(source.weight), build.long(source.weight.stride(0)), build.pointer(source.scale),
         build.pointer(x), build.long(x.stride(0)), build.pointer(ids), build.integer(r),
         build.pointer(out_ids if rows else None), build.pointer(out_values if rows else None),
         build.pointer(answer.best), build.pointer(answer.done),
         build.pointer(answer.ids if winners else None), build.pointer(answer.values if winners else None),
-        build.pointer(counters),
+        build.pointer(words), build.pointer(answer.call), build.pointer(state),
     )  # fmt: skip
     grid = (-(-r // per_block), m)
     build.launch(kernel, grid, THREADS, 0, args, early=early and tuning.device(where).early_launch)
@@ -102,14 +109,20 @@ def rerank_kernel(source: Source, x: torch.Tensor, per_block: int, round_to: tor
         raise UnsupportedHead(
             "fp8_scale", f"row scales must be contiguous fp32, these are {source.scale.dtype} (rerank)"
         )
+    kinds = weight_defines(source, x, round_to) | defines() | {"ROWS_PER_BLOCK": per_block}
+    return build.kernel("rerank", "rerank", kinds, weight.device, tuning.device(weight.device).arch)
+
+
+def weight_defines(source: Source, x: torch.Tensor, round_to: torch.dtype) -> dict[str, int | str]:
+    """What kernels/weights.cuh is compiled with, and K, for x [m, k]."""
+    weight = source.weight
     width = 16 // weight.element_size()
     apart = (
         weight.data_ptr() | weight.stride(0) * weight.element_size() | x.data_ptr() | x.stride(0) * x.element_size()
     ) % 16
     vector = width if apart == 0 and source.k % width == 0 else 1
-    defines = {"K": source.k, "X_TYPE": X_TYPES[x.dtype], "W_TYPE": W_TYPES[weight.dtype], "VECTOR": vector,
-               "ROWS_PER_BLOCK": per_block, "ROUND": ROUND[round_to]}  # fmt: skip
-    return build.kernel("rerank", "rerank", defines, weight.device, tuning.device(weight.device).arch)
+    return {"K": source.k, "X_TYPE": X_TYPES[x.dtype], "W_TYPE": W_TYPES[weight.dtype], "VECTOR": vector,
+            "ROUND": ROUND[round_to]}  # fmt: skip
 
 
 def has_cuda_kernels(where: torch.device) -> bool:
@@ -124,7 +137,7 @@ def _cleared(ids: torch.Tensor) -> Answer:
 
 
 def _on_cpu(source: Source, x: torch.Tensor, ids: torch.Tensor, answer: Answer, round_to: torch.dtype,
-            counters: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+            counters: Ledger | None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     from radiance import reference
 
     wide = ids.long()
@@ -132,5 +145,5 @@ def _on_cpu(source: Source, x: torch.Tensor, ids: torch.Tensor, answer: Answer, 
     answer.ids, answer.values = reference.best(wide, values)
     if counters is not None:
         rescued = int((answer.ids != wide[:, 0]).sum())
-        counters[:3] += torch.tensor([1, ids.shape[0], rescued])
+        counters.words[CALLS : RESCUED + 1] += torch.tensor([1, ids.shape[0], rescued])
     return wide, values

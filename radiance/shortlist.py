@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import torch
 
+from radiance import check, tuning
 from radiance import coarse as coarse_pass
 from radiance import rerank as rerank_pass
-from radiance import tuning
 from radiance.coarse import Piece, Scratch
 from radiance.kernels import build
+from radiance.ledger import Ledger
 from radiance.pack import Format, Packed
 from radiance.rotation import Rotation
 from radiance.source import Source
@@ -64,13 +65,13 @@ def select_piece(kind: str, format: Format, piece: Piece, r: int, n_valid: int, 
 
 def top_tokens(
     packed: Packed, rotation: Rotation, source: Source, x: torch.Tensor, r: int, n_valid: int, *,
-    round_to: torch.dtype = torch.float32, counters: torch.Tensor | None = None, vocab: torch.Tensor | None = None,
+    round_to: torch.dtype = torch.float32, counters: Ledger | None = None, vocab: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Argmax callers: x [m, k] -> (ids int64 [m], exact logits fp32 [m]), the best of the r reranked rows of each.
 
-    Logits are rounded to `round_to` before they are compared, ties to the lowest id. `counters` int64 [8] on the device
-    grows by calls, rows and rescued rows (the coarse winner was not the exact one); the rest stays as it is. `vocab` int32
-    [n packed]: the row of `source` behind each packed row, ascending, if not all rows are packed.
+    Logits are rounded to `round_to` before they are compared, ties to the lowest id. `counters` grow by this call: its
+    rows, those that rerank rescued (the coarse winner was not the exact one), its time; with a sampled check if they ask
+    for one. `vocab` int32 [n packed]: the row of `source` behind each packed row, ascending, if not all rows are packed.
     """
     ids, answer = shortlist(packed, rotation, x, r, n_valid)
     ids = _rows_behind(ids, vocab)
@@ -78,22 +79,31 @@ def top_tokens(
         source, x, ids, answer, round_to=round_to, counters=counters, winners=True, early=vocab is None,
         portable=coarse_pass.path(packed) == "triton",
     )  # fmt: skip
+    _checked(packed, source, x, ids, answer, counters, n_valid, round_to, vocab)
     return answer.ids, answer.values
 
 
 def candidates(
     packed: Packed, rotation: Rotation, source: Source, x: torch.Tensor, r: int, n_valid: int, *,
-    round_to: torch.dtype = torch.float32, counters: torch.Tensor | None = None, vocab: torch.Tensor | None = None,
+    round_to: torch.dtype = torch.float32, counters: Ledger | None = None, vocab: torch.Tensor | None = None,
     pieces: list[Piece] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Top-k and row callers: (ids int64 [m, r] best coarse value first, -1 for none; exact logits fp32 [m, r], -inf there).
     `pieces` takes the coarse values of all rows, for callers that need a full one."""
     ids, answer = shortlist(packed, rotation, x, r, n_valid, pieces)
     ids = _rows_behind(ids, vocab)
-    return rerank_pass.score(
+    found = rerank_pass.score(
         source, x, ids, answer, round_to=round_to, counters=counters, rows=True, early=vocab is None,
         portable=coarse_pass.path(packed) == "triton",
     )  # fmt: skip
+    _checked(packed, source, x, ids, answer, counters, n_valid, round_to, vocab)
+    return found
+
+
+def _checked(packed: Packed, source: Source, x: torch.Tensor, ids: torch.Tensor, answer: rerank_pass.Answer,
+             counters: Ledger | None, n_valid: int, round_to: torch.dtype, vocab: torch.Tensor | None) -> None:  # fmt: skip
+    if counters is not None and counters.every and len(x) and coarse_pass.path(packed) == "cuda":
+        check.run(source, x, ids, answer, counters, n_valid=n_valid, round_to=round_to, vocab=vocab)
 
 
 def _rows_behind(ids: torch.Tensor, vocab: torch.Tensor | None) -> torch.Tensor:
@@ -113,7 +123,7 @@ def shortlist(
     answer = rerank_pass.Answer(m, where)
     if coarse_pass.path(packed) == "cuda":
         for segment in tuning.segments(m, packed.format, tuning.device(where)):
-            piece = coarse_pass.run(packed, rotation, x, segment)
+            piece = coarse_pass.run(packed, rotation, x, segment, None if segment.row0 else answer.call)
             select_piece("cuda", packed.format, piece, r, n_valid, ids, answer)
             if pieces is not None:
                 pieces.append(piece)
@@ -129,13 +139,14 @@ def shortlist(
 
 
 def warm(packed: Packed, rotation: Rotation, source: Source, r: int, n_valid: int, dtype: torch.dtype, m: int,
-         round_to: torch.dtype = torch.float32) -> None:  # fmt: skip
-    """Build every kernel that calls of up to m draft rows will need, and run each once: call it before any capture."""
+         round_to: torch.dtype = torch.float32, counters: Ledger | None = None) -> None:  # fmt: skip
+    """Build every kernel that calls of up to m draft rows will need, and run each once: call it before any capture.
+    `counters`: some to be thrown away, of the kind that the calls will have."""
     widths = [w for w in (1, 9, 17, 33, 65, 129) if w < m] + [m]
     for rows in widths:
         x = torch.randn(rows, packed.format.k, device=packed.device).to(dtype)
-        top_tokens(packed, rotation, source, x, r, n_valid, round_to=round_to)
-        candidates(packed, rotation, source, x, r, n_valid, round_to=round_to)
+        top_tokens(packed, rotation, source, x, r, n_valid, round_to=round_to, counters=counters)
+        candidates(packed, rotation, source, x, r, n_valid, round_to=round_to, counters=counters)
 
 
 def check_r(r: int, n_valid: int, n: int) -> None:

@@ -24,6 +24,22 @@ HISTORY = 32
 LATENCY_BUCKETS = (20e-6, 40e-6, 60e-6, 80e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6, 1e-3, 2e-3, 5e-3, 20e-3, 100e-3)
 
 
+#: why the stock head answered a call; counted from 0, so that a rate sees the first one. Others appear when they occur
+STOCK_REASONS = (
+    "rows",  # more draft rows than the 2-bit path wins at
+    "shape",
+    "bias",
+    "capture",  # the head was not ready when a graph was captured
+    "log_probs",
+    "top_k",
+    "waiting",
+    "empty",
+    "call_failed",
+    "packing_failed",
+    "declined",  # in a graph: any other reason of a declined head
+)
+
+
 class HeadState(StrEnum):
     OFF = "off"
     WAITING = "waiting"
@@ -90,7 +106,7 @@ class HeadStatus:
     rows: int = 0
     rescued_rows: int = 0
     #: calls that took the stock head, by reason
-    stock_calls: dict[str, int] = field(default_factory=dict)
+    stock_calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STOCK_REASONS, 0))
     #: shadow or sampled checks: rows compared, rows with another argmax, rows whose exact winner was no candidate
     checked_rows: int = 0
     disagreed_rows: int = 0

@@ -151,7 +151,7 @@ def _answer(head: Any, x: Any, bias: Any, ours: Callable[[DraftHead], Any]) -> A
         draft.count_stock("bias" if bias is not None else "shape")
         return None
     capturing = _capturing(x)
-    if draft.shadow and capturing:  # a comparison synchronises, which a capture forbids
+    if draft.shadow and capturing and not draft.on_device:  # the host's comparison synchronises: no capture allows it
         draft.count_stock("capture")
         return None
     try:

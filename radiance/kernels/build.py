@@ -24,7 +24,7 @@ from radiance.errors import UnsupportedHead
 
 _HERE = Path(__file__).parent
 _lock = threading.Lock()
-_loaded: dict[tuple[int, str, tuple[tuple[str, int], ...], str], Kernel] = {}
+_loaded: dict[tuple[int, str, str, tuple[tuple[str, int | str], ...], str], Kernel] = {}
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,27 @@ class Kernel:
     function: Any
 
 
-def kernel(stem: str, entry: str, defines: Mapping[str, int], device: torch.device, arch: str) -> Kernel:
+def kernel(stem: str, entry: str, defines: Mapping[str, int | str], device: torch.device, arch: str) -> Kernel:
     """The kernel `entry` of kernels/<stem>.cu built with `defines` for `arch` ("sm_90a"), loaded on `device`.
 
     Compiles at most once a process and, with the cache, once a machine: never call it first under graph capture
     (shortlist.warm does it for all shapes). Raises UnsupportedHead("toolchain") if NVRTC is missing or refuses.
     """
     ordinal = torch.cuda.current_device() if device.index is None else device.index
-    key = (ordinal, stem, tuple(sorted(defines.items())), arch)
+    key = (ordinal, stem, entry, tuple(sorted(defines.items())), arch)
     with _lock:
         if key not in _loaded:
-            driver = _bindings()[0]
+            driver = bindings()[0]
             with torch.cuda.device(ordinal):
                 torch.cuda.current_stream()  # the primary context is current from here on
-                module = _check(driver.cuModuleLoadData(cubin(stem, defines, arch)), f"loading {stem}")
-                function = _check(driver.cuModuleGetFunction(module, entry.encode()), entry)
+                module = check(driver.cuModuleLoadData(cubin(stem, defines, arch)), f"loading {stem}")
+                function = check(driver.cuModuleGetFunction(module, entry.encode()), entry)
                 most = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-                room = _check(driver.cuDeviceGetAttribute(most, _check(driver.cuCtxGetDevice(), "device")), "device")
+                room = check(driver.cuDeviceGetAttribute(most, check(driver.cuCtxGetDevice(), "device")), "device")
                 fixed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
                 dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                used = _check(driver.cuFuncGetAttribute(fixed, function), entry)
-                _check(driver.cuFuncSetAttribute(function, dynamic, room - used), entry)
+                used = check(driver.cuFuncGetAttribute(fixed, function), entry)
+                check(driver.cuFuncSetAttribute(function, dynamic, room - used), entry)
             _loaded[key] = Kernel(entry, ordinal, function)
         return _loaded[key]
 
@@ -75,7 +75,7 @@ def launch(
 
     `early` lets it start before its predecessor has ended (sm_90+): the kernel itself waits where it must.
     """
-    driver = _bindings()[0]
+    driver = bindings()[0]
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid[0], grid[1], 1
     config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
@@ -96,7 +96,7 @@ def launch(
     params = (tuple(value for value, _ in args), tuple(kind for _, kind in args))
     with torch.cuda.device(kernel.device):
         result = driver.cuLaunchKernelEx(config, kernel.function, params, 0)
-    _check(result, f"launching {kernel.name} {grid} x {threads}")
+    check(result, f"launching {kernel.name} {grid} x {threads}")
 
 
 def pointer(tensor: torch.Tensor | None) -> tuple[int, Any]:
@@ -116,7 +116,7 @@ def real(value: float) -> tuple[float, Any]:
     return value, ctypes.c_float
 
 
-def cubin(stem: str, defines: Mapping[str, int], arch: str, folder: Path | None = None) -> bytes:
+def cubin(stem: str, defines: Mapping[str, int | str], arch: str, folder: Path | None = None) -> bytes:
     """Machine code of kernels/<stem>.cu, from the cache or the compiler. `folder`: the cache (default cache.folder("kernels"))."""
     source = (_HERE / f"{stem}.cu").read_text()
     headers = {path.name: path.read_text() for path in sorted(_HERE.glob("*.cuh"))}
@@ -137,18 +137,18 @@ def cubin(stem: str, defines: Mapping[str, int], arch: str, folder: Path | None 
 
 def compile_source(source: str, stem: str, headers: Mapping[str, str], options: Sequence[str]) -> tuple[bytes, str]:
     """(machine code, compiler log). Raises UnsupportedHead("toolchain") with the log's first lines."""
-    nvrtc = _bindings()[1]
+    nvrtc = bindings()[1]
     names, texts = [name.encode() for name in headers], [text.encode() for text in headers.values()]
-    program = _check(nvrtc.nvrtcCreateProgram(source.encode(), f"{stem}.cu".encode(), len(names), texts, names), stem)
+    program = check(nvrtc.nvrtcCreateProgram(source.encode(), f"{stem}.cu".encode(), len(names), texts, names), stem)
     status = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]
-    log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program), stem)
-    _check(nvrtc.nvrtcGetProgramLog(program, log), stem)
+    log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program), stem)
+    check(nvrtc.nvrtcGetProgramLog(program, log), stem)
     text = log.rstrip(b"\0 ").decode(errors="replace")
     if int(status) != 0:
         raise UnsupportedHead("toolchain", f"NVRTC refused {stem}.cu ({status}): {text[:2000]} (kernels/build.py)")
-    code = b" " * _check(nvrtc.nvrtcGetCUBINSize(program), stem)
-    _check(nvrtc.nvrtcGetCUBIN(program, code), stem)
-    _check(nvrtc.nvrtcDestroyProgram(program), stem)
+    code = b" " * check(nvrtc.nvrtcGetCUBINSize(program), stem)
+    check(nvrtc.nvrtcGetCUBIN(program, code), stem)
+    check(nvrtc.nvrtcDestroyProgram(program), stem)
     return code, text
 
 
@@ -168,7 +168,8 @@ def _publish(path: Path, data: bytes) -> None:
 
 
 @lru_cache
-def _bindings() -> tuple[Any, Any]:
+def bindings() -> tuple[Any, Any]:
+    """NVIDIA's (driver, nvrtc). Raises UnsupportedHead("toolchain") if they are not installed."""
     try:
         from cuda.bindings import driver, nvrtc
     except ImportError as error:
@@ -180,13 +181,14 @@ def _bindings() -> tuple[Any, Any]:
 @lru_cache
 def _compiler_version() -> str:
     try:
-        found = _bindings()[1].nvrtcVersion()
+        found = bindings()[1].nvrtcVersion()
     except RuntimeError as error:
         raise UnsupportedHead("toolchain", f"NVRTC cannot be loaded: {error}; install nvidia-cuda-nvrtc") from None
     return ".".join(str(part) for part in found[1:])
 
 
-def _check(result: Any, what: str) -> Any:
+def check(result: Any, what: str) -> Any:
+    """The value of a call to those. Raises RuntimeError with `what` if the call failed."""
     status, *values = result if isinstance(result, tuple) else (result,)
     if int(status) != 0:
         raise RuntimeError(f"{what}: {status!r} (kernels/build.py)")

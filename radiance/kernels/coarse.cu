@@ -61,6 +61,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) coarse(
       const float* u = units + (item * RT + r) * 16 + line;
       unit[r] = make_float2(u[0], u[8]);
     }
+    // a tile's factors are short and far from its codes: fetched together, or each round waits for the memory to turn to them
+    if (NT == 1 && has_next && lane == 0) prefetch_to_l2(next_factors, RT * QUADS * 64);
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; round++) {
       bool is_last = round == ROUNDS - 1;

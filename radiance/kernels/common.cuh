@@ -41,6 +41,13 @@ __device__ __forceinline__ void reload_stream(uint4& v, const uint4* p, bool is_
                "@p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
                : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)is_wanted));
 }
+// The same, and the first to leave L2, where it is not read again either.
+__device__ __forceinline__ void reload_stream_once(uint4& v, const uint4* p, bool is_wanted) {
+  asm volatile("{\n.reg .pred p;\n.reg .b64 policy;\nsetp.ne.u32 p, %5, 0;\n"
+               "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+               "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], policy;\n}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)is_wanted));
+}
 __device__ __forceinline__ void reload_stream(uint2& v, const uint2* p, bool is_wanted) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n"
                "@p ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n}"

@@ -5,8 +5,9 @@
 // are all 0 and its candidates the lowest ids, whatever it held.
 //
 // Compile-time: K, A, B, DENSE (0: no dense factor), NT (8-row tiles of a coarse pass), TENSOR (1: wgmma order),
-// X_TYPE (0 bf16, 1 fp16, 2 fp32), THREADS.
-#include "common.cuh"
+// X_TYPE (0 bf16, 1 fp16, 2 fp32), THREADS, those of ledger.cuh.
+// call (may be null): stamped, the call begins here (ledger.cuh).
+#include "ledger.cuh"
 
 constexpr int BLOCKS = (K + 127) / 128;
 constexpr int ROWS = NT * 8;
@@ -98,13 +99,14 @@ __device__ __forceinline__ void dense(const float* y, float* out, const float4* 
 
 extern "C" __global__ void __launch_bounds__(THREADS) rotate(
     const void* x, long long x_stride, int m, const float* x_scale, const float4* table, float norm,
-    u32* levels, float* steps) {
+    u32* levels, float* steps, u64* call) {
   extern __shared__ float4 shared[];
   float4* near_table = shared;                                        // [A][A4] if it fits
   float* y = (float*)(shared + (TABLE_FITS ? A * A4 : 0));
   float* z = y + padded(K) + 1;
   __shared__ u32 peaks[WARPS];
   let_successors_start();
+  if (threadIdx.x == 0 && blockIdx.x == 0 && call) open_call(call);
   int row = blockIdx.x, pass = row / ROWS, local = row % ROWS;
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   u32 peak_bits = 0;

@@ -8,7 +8,7 @@ import torch
 from radiance import quantise
 from radiance.head import DraftHead
 from radiance.source import Source
-from radiance.status import HeadState, HeadStatus, Phase
+from radiance.status import STOCK_REASONS, HeadState, HeadStatus, Phase
 
 N, VALID, K = 640, 600, 128
 
@@ -110,7 +110,7 @@ def test_an_empty_head_waits_and_is_packed_at_its_first_call() -> None:
     weight.copy_(torch.randn(N, K))
     assert not head.usable(1, capturing=True)
     assert head.status.lazy_fired == 0
-    assert head.status.stock_calls == {"empty": 1, "capture": 1}
+    assert stock_calls(head) == {"empty": 1, "capture": 1}
     assert head.usable(1, capturing=False)
     assert head.status.state is HeadState.ACTIVE
     assert (head.status.lazy_fired, head.status.lazy_phase) == (1, Phase.SERVING)
@@ -143,7 +143,7 @@ def test_a_failure_while_packing_declines(monkeypatch: pytest.MonkeyPatch, caplo
     assert (head.status.state, head.status.reason) == (HeadState.DECLINED, "packing_failed")
     assert "out of memory" in caplog.text
     assert not head.usable(1, capturing=False)
-    assert head.status.stock_calls == {"packing_failed": 1}
+    assert stock_calls(head) == {"packing_failed": 1}
 
 
 def test_captured_graphs_keep_the_packed_copy_of_a_head_that_declines() -> None:
@@ -171,11 +171,14 @@ def test_shadow_counts_and_finds_no_fault_in_a_right_head() -> None:
     assert head.status.state is HeadState.SHADOW
     x = torch.randn(200, K).bfloat16()
     head.compare(x, x @ head.source.weight.T)
+    head.refresh()
     assert head.status.checked_rows == 200
     assert head.status.missed_rows <= head.status.disagreed_rows <= 10
     wrong = torch.zeros(200, N)
     wrong[:, 0] = 1.0  # a "stock" row whose winner is always token 0
     head.compare(x, wrong)
+    head.refresh()
+    assert head.status.checked_rows == 400
     assert head.status.disagreed_rows > 180
 
 
@@ -190,20 +193,32 @@ def test_sampled_checks_come_one_in_n_calls() -> None:
     assert due == [False, False, True, False, False, True]
 
 
+def stock_calls(head: DraftHead) -> dict[str, int]:
+    head.refresh()
+    assert set(STOCK_REASONS) <= set(head.status.stock_calls), "series that appear with their first call hide it"
+    return {reason: count for reason, count in head.status.stock_calls.items() if count}
+
+
 def test_above_the_crossover_the_stock_head_answers() -> None:
     head = packed()
     head.crossover = 4
     assert head.usable(4, capturing=False)
     assert not head.usable(5, capturing=False)
-    assert head.status.stock_calls == {"rows": 1}
+    assert stock_calls(head) == {"rows": 1}
 
 
 def test_latency_histogram_counts_each_call() -> None:
     head = packed()
     for _ in range(4):
         head.top_tokens(torch.randn(1, K).bfloat16())
-    assert sum(head.status.latency.counts) == 4
-    assert head.status.latency.sum_seconds > 0
+    head.refresh()
+    latency = head.status.latency
+    assert latency.clock == "host"
+    assert sum(latency.counts) == head.status.calls == 4
+    held = [
+        edge for edge, count in zip([*latency.buckets, float("inf")], latency.counts, strict=True) for _ in range(count)
+    ]
+    assert 0 < latency.sum_seconds <= sum(held)
 
 
 @pytest.mark.parametrize("vocab", [None, torch.arange(0, VALID, 2, dtype=torch.int32)])

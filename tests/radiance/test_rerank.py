@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radiance import rerank
+from radiance import ledger, rerank
 from radiance.errors import UnsupportedHead
 from radiance.source import Source
 
@@ -43,11 +43,11 @@ def test_rounding_makes_ties_and_the_lowest_id_wins() -> None:
 def test_a_winner_other_than_the_first_candidate_is_counted() -> None:
     weight = torch.eye(64)
     x = torch.arange(64.0)[None]
-    counters = torch.zeros(8, dtype=torch.int64)
+    counters = ledger.make(torch.device("cpu"))
     rerank.best(Source(weight), x, torch.tensor([[5, 9]]), counters=counters)
-    assert counters.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert counters.words.tolist() == [1, 1, 1] + [0] * (ledger.SIZE)
     rerank.best(Source(weight), x, torch.tensor([[9, 5]]), counters=counters)
-    assert counters.tolist() == [2, 2, 1, 0, 0, 0, 0, 0]
+    assert counters.words.tolist() == [2, 2, 1] + [0] * (ledger.SIZE)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radiance import coarse, pack, reference, rotation, shortlist
+from radiance import coarse, ledger, pack, reference, rotation, shortlist
 from radiance.source import Source
 
 N, K = 500, 192
@@ -27,14 +27,14 @@ def head() -> tuple[pack.Packed, rotation.Rotation, Source]:
 def test_winners_are_the_exact_argmax_of_the_candidates(head: tuple[pack.Packed, rotation.Rotation, Source]) -> None:
     p, rot, source = head
     x = torch.randn(40, K)
-    counters = torch.zeros(8, dtype=torch.int64)
+    counters = ledger.make(torch.device("cpu"))
     got, value = shortlist.top_tokens(p, rot, source, x, 64, N, counters=counters)
     truth = x @ source.weight.T
     assert (got == truth.argmax(1)).float().mean() > 0.95
     torch.testing.assert_close(value, truth.gather(1, got[:, None])[:, 0])
     first = reference.select(reference.coarse(p, rot, x), 1, N)[:, 0]
-    assert counters.tolist() == [1, 40, int((first != got).sum()), 0, 0, 0, 0, 0]
-    assert counters[2] > 0
+    assert counters.words.tolist() == [1, 40, int((first != got).sum())] + [0] * (ledger.SIZE)
+    assert counters.words[ledger.RESCUED] > 0
     ids, exact = shortlist.candidates(p, rot, source, x, 64, N)
     assert torch.equal(ids[:, 0], first)
     torch.testing.assert_close(exact, truth.gather(1, ids))
