@@ -51,13 +51,18 @@ def keys(values: torch.Tensor) -> torch.Tensor:
     return torch.where(bits >= 0x8000, ~bits & 0xFFFF, bits | 0x8000)
 
 
+def tolerance(k: int) -> float:
+    """Of relative errors: at a small k one level of x that rounds the other way is seen."""
+    return 1e-3 if k >= 500 else 5e-3
+
+
 def check_piece(p: pack.Packed, rot: rotation.Rotation, x: torch.Tensor, piece: coarse.Piece) -> None:
     f = p.format
     got = coarse.Scratch("cuda", f, x.shape[0], [piece]).row_values()
     want = reference.coarse(p, rot, x)
     assert bool(got.isfinite().all())
     error = (got.float() - want.float()).norm() / want.float().norm()
-    assert error < (1e-3 if f.k >= 500 else 5e-3), f"relative error {error}"  # one level of x that rounds the other way
+    assert error < tolerance(f.k), f"relative error {error}"
     tiles = torch.nn.functional.pad(got.float(), (0, f.n_padded - f.n)).view(x.shape[0], -1, 16)
     assert piece.maxima is not None
     found = piece.maxima.view(torch.int16)[: x.shape[0], : tiles.shape[1]].int() & 0xFFFF
@@ -283,7 +288,7 @@ def test_portable_coarse(n: int, k: int, launch: tuning.Triton) -> None:
         values, maxima = coarse_triton.run(p, rot, x, launch)
         want = reference.coarse(p, rot, x).float()
         got = values[:m, :n].float()
-        assert (got - want).norm() / want.norm() < 1e-3
+        assert (got - want).norm() / want.norm() < tolerance(k)
         assert torch.equal(values.float().view(values.shape[0], -1, 64).amax(2), maxima.float())
 
 
@@ -293,4 +298,4 @@ def test_portable_coarse_takes_every_type_and_strided_rows(dtype: torch.dtype) -
     x = draft_rows(10, 1280, dtype)[:, 320:960]
     assert not x.is_contiguous()
     got, want = coarse.coarse(p, rot, x).row_values().float(), reference.coarse(p, rot, x).float()
-    assert (got - want).norm() / want.norm() < 1e-3
+    assert (got - want).norm() / want.norm() < tolerance(640)
