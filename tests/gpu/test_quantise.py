@@ -8,7 +8,7 @@ import torch
 from radiance import pack, quantise, reference
 from radiance.source import Source
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 
 @pytest.mark.parametrize(("rows", "k"), [(1000, 5120), (700, 576), (65, 100), (3, 64)])
