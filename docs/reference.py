@@ -1,7 +1,7 @@
 """The reference pages that are made from code: `make docs` writes them, tests/test_docs.py compares them.
 
 python docs/reference.py            write every page
-python docs/reference.py NAME       print one: settings, commands or profile-schema
+python docs/reference.py NAME       print one: settings, commands, profile-schema or catalogue
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from unittest import mock
 
 import click
 
+from launcher import profiles
 from launcher.cli import main as radiance
 from launcher.profiles import Profile
 from radiance.settings import VARIABLES
@@ -60,12 +61,48 @@ def profile_schema() -> str:
     return _page(
         "Fields of a profile",
         "launcher/schema.py",
-        "A profile is one YAML file; `radiance profiles show NAME` prints one with its defaults. An unknown field is refused by name.",
+        "A profile is one YAML file; `radiance profiles show NAME` prints one with its defaults. An unknown field is refused by name. "
+        "[Profiles](profiles.md) says how they are used.",
         *parts,
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings": settings, "commands": commands, "profile-schema": profile_schema}
+def catalogue() -> str:
+    found = [profiles.find(name) for name in profiles.entries()]
+    rows = [
+        (
+            f"`{profile.name}`",
+            profile.summary,
+            _accelerators(profile),
+            str(profile.fast_draft),
+            "no"
+            if profile.verified == "no"
+            else "; ".join(f"{v.device}, vLLM {v.vllm}, {v.date}" for v in profile.verified),
+        )
+        for profile in found
+    ]
+    return _page(
+        "The catalogue",
+        "launcher/catalog",
+        "The built-in [profiles](profiles.md). Their files have comments: where the figures come from, and what was reported.",
+        _table(("profile", "serves", "needs", "2-bit head", "verified"), rows),
+    )
+
+
+def _accelerators(profile: Profile) -> str:
+    wanted = profile.accelerator
+    if "cpu" in wanted.kinds:
+        return "a CPU"
+    memory = f" of {wanted.memory_gib_min:g} GiB" if wanted.memory_gib_min else ""
+    return f"{profile.world_size} x {' or '.join(wanted.kinds)}{memory}"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "commands": commands,
+    "profile-schema": profile_schema,
+    "catalogue": catalogue,
+}
 
 
 def _page(title: str, source: str, *parts: str) -> str:

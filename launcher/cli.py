@@ -211,6 +211,7 @@ def version() -> None:
 for command in (
     catalogue.profiles_group,
     measure.demo,
+    measure.compare,
     measure.accuracy,
     measure.tune,
     measure.bench,

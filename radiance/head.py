@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -301,6 +304,16 @@ class DraftHead:
         missed = (ids != truth[:, None]).all(dim=1).sum()
         found = torch.stack((torch.tensor(x.shape[0]), (winners != truth).sum().cpu(), missed.cpu()))
         self.ledger.words[ledger.CHECKED : ledger.STOCK] += found
+
+    @contextmanager
+    def stock_clock(self, x: torch.Tensor) -> Iterator[None]:
+        """Around the stock head of a call on x [m, k] that is compared: what to beat. Host time, so on a CPU only."""
+        begin = time.perf_counter()
+        yield
+        if x.device.type == "cpu":
+            took, stock = time.perf_counter() - begin, self.status.stock_latency
+            stock.counts[bisect_left(stock.buckets, took)] += 1
+            stock.sum_seconds += took
 
     def due_for_check(self, capturing: bool) -> bool:
         """True on 1 of `shadow_sample` eager calls; counted on the host. Never under capture: such a check synchronises.

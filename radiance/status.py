@@ -112,6 +112,8 @@ class HeadStatus:
     disagreed_rows: int = 0
     missed_rows: int = 0
     latency: Latency = field(default_factory=Latency)
+    #: of the stock head beside the 2-bit path, in shadow and sampled checks
+    stock_latency: Latency = field(default_factory=Latency)
 
     def enter(self, state: HeadState, reason: str = "", phase: Phase = Phase.LOAD) -> bool:
         """Change the state now and keep the change; False if state and reason are what they were."""
@@ -188,10 +190,10 @@ def read_all(folder: Path) -> tuple[list[Snapshot], list[StatusError]]:
 def _snapshot(raw: dict) -> Snapshot:  # type: ignore[type-arg]
     heads = []
     for head in raw.pop("heads"):
-        latency = Latency(**head.pop("latency"))
+        latency, stock = Latency(**head.pop("latency")), Latency(**head.pop("stock_latency"))
         history = [
             Transition(HeadState(t["state"]), t["at"], t["reason"], Phase(t["phase"])) for t in head.pop("history")
         ]
         head["state"] = HeadState(head["state"])
-        heads.append(HeadStatus(**head, latency=latency, history=history))
+        heads.append(HeadStatus(**head, latency=latency, stock_latency=stock, history=history))
     return Snapshot(**raw, heads=heads)

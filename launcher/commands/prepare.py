@@ -43,6 +43,9 @@ def fetch(
     from launcher import fetch as fetching
     from launcher import plan, profiles, smollm2
     from launcher.options import Options
+    from launcher.secrets import resolve
+
+    os.environ.update(resolve(os.environ))
 
     settled = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), os.environ).settled.profile
 
@@ -83,10 +86,14 @@ def doctor(profile: str | None, profiles_dir: Path | None, sets: tuple[str, ...]
     from dataclasses import asdict
 
     from launcher import checks, plan, profiles, surroundings
+    from launcher.options import Options
+    from launcher.secrets import resolve
+
+    os.environ.update(resolve(os.environ))
 
     planned = None
     if profile is not None:
-        planned = plan.build(profiles.stack(profile, profiles_dir), plan.Options(sets=sets), os.environ)
+        planned = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), os.environ)
     environ = {**os.environ, **planned.env} if planned else dict(os.environ)
     quiet = offline or bool(os.environ.get("HF_HUB_OFFLINE"))
     around = surroundings.look(environ, list(planned.repositories) if planned else [], ask_hub=not quiet)

@@ -73,7 +73,9 @@ def _top_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def ours(draft: DraftHead) -> Any:
             if draft.shadow or draft.due_for_check(_capturing(hidden_states)):
-                draft.compare(hidden_states, self._apply_head(lm_head.source, hidden_states, embedding_bias))
+                with draft.stock_clock(hidden_states):
+                    row = self._apply_head(lm_head.source, hidden_states, embedding_bias)
+                draft.compare(hidden_states, row)
                 return None
             return draft.top_tokens(hidden_states)
 
@@ -101,7 +103,9 @@ def _top_k(original: Callable[..., Any]) -> Callable[..., Any]:
             import torch
 
             if draft.shadow or draft.due_for_check(_capturing(hidden_states)):
-                draft.compare(hidden_states, self._apply_head(lm_head.source, hidden_states, embedding_bias))
+                with draft.stock_clock(hidden_states):
+                    row = self._apply_head(lm_head.source, hidden_states, embedding_bias)
+                draft.compare(hidden_states, row)
                 return None
             if not log_probs:
                 return (*draft.top_k(hidden_states, k), None)
@@ -135,7 +139,8 @@ def row(head: Any, x: Any, bias: Any, stock: Callable[[], Any]) -> Any:
 
     def ours(draft: DraftHead) -> Any:
         if draft.shadow or draft.due_for_check(_capturing(x)):
-            served = stock()
+            with draft.stock_clock(x):
+                served = stock()
             draft.compare(x, served)
             return served
         return draft.full_row(x)[0] if head.wants_full_row else draft.row(x)

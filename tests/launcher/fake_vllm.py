@@ -82,7 +82,8 @@ class Handler(BaseHTTPRequestHandler):
             Handler.drafts += (more := int(WORDS.get("drafts", 10)))
             Handler.accepted += 0 if there("low") else more
         text = f"answer to {body.get('messages') or body['prompt']}"
-        self._answer(200, json.dumps({"choices": [{"text": text, "message": {"content": text}}]}).encode())
+        answer = {"choices": [{"text": text, "message": {"content": text}}], "usage": {"completion_tokens": 30}}
+        self._answer(200, json.dumps(answer).encode())
         if "die" in WORDS:
             os._exit(int(WORDS["die"]))
         return None

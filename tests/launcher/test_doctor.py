@@ -14,7 +14,7 @@ import hub as hubs
 import pytest
 from click.testing import CliRunner
 from hub import Repo
-from serving import profile_text
+from serving import ROOT, profile_text
 
 from launcher import checks, machine, plan, profiles, surroundings
 from launcher.checks import Finding, Verdict
@@ -295,3 +295,12 @@ def test_the_list_says_what_fits_here_and_why_not() -> None:
         assert (
             "no: needs 1 nvidia or amd accelerator, has none" in CliRunner().invoke(main, ["profiles", "list"]).stdout
         )
+
+
+def test_the_page_has_every_code() -> None:
+    rows = [
+        line.split("|")[1].strip()
+        for line in (ROOT / "docs/profiles.md").read_text().splitlines()
+        if line.startswith("| R")
+    ]
+    assert rows == list(checks.CHECKS)
