@@ -152,9 +152,9 @@ class Lives:
         deadline = time.monotonic() + plan.startup_budget_seconds
         floor = self._floor()
         while True:
-            phase = engine.phase
+            number, phase = self._signal(0.2), engine.phase
             self._starting = phase in START
-            if (number := self._signal(0.2)) is not None:
+            if number is not None:
                 name = signal.Signals(number).name
                 log.info("%s: stopping vLLM", name)
                 self._stop(child)

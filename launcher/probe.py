@@ -13,7 +13,7 @@ from launcher import warm
 from launcher.acceptance import PREFIX, from_samples
 from launcher.engine import Engine, Verdict
 from launcher.exporter import parse
-from launcher.states import Phase
+from launcher.states import ENDING, Phase
 from launcher.warm import Warmth
 from radiance.settings import Mode, Require
 
@@ -59,7 +59,7 @@ class Probe(threading.Thread):
             return
         self._judge(head)
         log.info("%s after %.0f s: %s", engine.phase, time.time() - engine.begun, engine.url)
-        while not self._end.wait(WATCH_SECONDS):
+        while not self._end.wait(min(WATCH_SECONDS, engine.plan.options.wedge_seconds / 4)):
             self._healthy()
             self._judge(engine.verdict())
 
@@ -74,7 +74,7 @@ class Probe(threading.Thread):
         self._engine.up = good
         if good:
             self._engine.answered = time.monotonic()
-        elif was:
+        elif was and self._engine.phase not in ENDING:
             log.warning("vLLM stopped answering /health")
         return good
 

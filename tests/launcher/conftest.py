@@ -48,6 +48,7 @@ def fake_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setenv("FAKE_VLLM_DIR", str(tmp_path / "notes"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     script = tmp_path / "vllm"
     script.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "fake_vllm.py").read_text())
     script.chmod(0o755)

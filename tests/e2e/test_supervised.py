@@ -1,0 +1,180 @@
+"""One launcher on a real CPU vLLM through all that supervision does: fall-back, a killed engine, a stop while a client streams.
+
+The 2-bit head is sabotaged (random proposals), so acceptance is 0 and under the profile's floor. The tests of this file are
+one story, in order; it starts vLLM three times, 40 s each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import processes
+from tests.e2e import checkpoints, harness
+from tests.e2e.conftest import MTP
+from tests.processes import free_port, until
+
+pytestmark = pytest.mark.e2e
+KEY = "sk-e2e-never-to-be-seen-1234"
+TOKEN = "hf_e2eNeverToBeSeen"
+#: long enough to be running when the signal comes, on any machine
+STREAMED = 700
+
+
+@dataclass
+class Server:
+    process: Any
+    log: Path
+    mark: dict[str, str]
+    api: str
+    exporter: str
+    seen: list[str] = field(default_factory=list)
+    headers = {"Authorization": f"Bearer {KEY}"}  # noqa: RUF012
+
+    def status(self) -> dict[str, Any]:
+        return dict(httpx.get(f"{self.exporter}/status", trust_env=False, timeout=30).json())
+
+    def wait(self, phase: str, life: int) -> dict[str, Any]:
+        """Until vLLM number `life` (from 1) is in `phase`; the phases on the way go into `seen`."""
+
+        def there() -> dict[str, Any] | None:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            try:
+                found = self.status()
+            except httpx.TransportError:  # the launcher itself has just been started
+                return None
+            if not self.seen or self.seen[-1] != found["phase"]:
+                self.seen.append(found["phase"])
+            return found if found["phase"] == phase and found["engine"]["restarts"] == life - 1 else None
+
+        return dict(until(there, f"{phase} of vLLM {life}", harness.START_LIMIT))
+
+    def stream(self, http: httpx.Client) -> Iterator[list[int]]:
+        """The token ids of a greedy completion, as they come; ends after the server said that it is complete."""
+        body = {"model": "tiny", "prompt": harness.PROMPTS[0], "max_tokens": STREAMED, "temperature": 0, "stream": True}
+        more = {"ignore_eos": True, "return_token_ids": True}
+        with http.stream("POST", f"{self.api}/v1/completions", json=body | more, headers=self.headers) as answer:
+            answer.raise_for_status()
+            finished = ""
+            for line in answer.iter_lines():
+                if not line or line == "data: [DONE]":
+                    finished += line
+                    continue
+                choice = json.loads(line.removeprefix("data: "))["choices"][0]
+                yield choice["token_ids"] or []
+                finished += choice["finish_reason"] or ""
+            assert finished == "lengthdata: [DONE]"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("supervised")
+    target = checkpoints.tiny_qwen35(folder / "target")
+    harness.write_profile(
+        folder, "story", target, MTP, fast_draft="enabled", expected={"acceptance_per_draft_min": 1.0}
+    )
+    (folder / "key").write_text(f"{KEY}\n")
+    api, port = free_port(), free_port()
+    command = [harness.BIN / "radiance", "serve", "--profile", "story", "--profiles-dir", folder, "--host", "127.0.0.1"]
+    command += [
+        "--port",
+        str(api),
+        "--metrics-port",
+        str(port),
+        "--log-format",
+        "json",
+        "--api-key-file",
+        folder / "key",
+    ]
+    command += ["--fallback-after-seconds", "1", "--restart-delay-seconds", "0.1", "--grace-seconds", "120"]
+    paths = [str(harness.HERE / "sabotage"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    mark = processes.mark()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RADIANCE_")}
+    env |= {"SABOTAGE": "random", "PYTHONPATH": os.pathsep.join(paths), "HF_TOKEN": TOKEN, **mark}
+    with processes.running(command, folder / "serve.log", env=env, cwd=folder) as process:
+        yield Server(process, folder / "serve.log", mark, f"http://127.0.0.1:{api}", f"http://127.0.0.1:{port}")
+
+
+def test_it_packs_warms_and_gets_ready(server: Server) -> None:
+    found = server.wait("ready", 1)
+    assert found["fast_draft"]["ok"]
+    assert {"fetching", "loading", "packing", "warming", "ready"} <= found["phase_seconds"].keys()
+    assert found["acceptance"]["drafts"] > 2, "both warm-up completions drafted"
+
+
+def test_acceptance_under_the_floor_falls_back_to_the_stock_head(server: Server) -> None:
+    """Drafts until every piece of 200 was under the floor for a second; then vLLM comes again, without the plugin's head."""
+    with httpx.Client(trust_env=False, timeout=120, headers=server.headers) as http:
+        while (phase := server.status()["phase"]) == "ready":
+            body = {"model": "tiny", "prompt": harness.PROMPTS[:4], "max_tokens": 128, "ignore_eos": True}
+            try:
+                http.post(f"{server.api}/v1/completions", json=body)
+            except httpx.TransportError:
+                break  # it was being stopped
+    assert phase in ("ready", "draining", "loading")
+    found = server.wait("degraded", 2)
+    assert found["ready"]
+    assert found["fast_draft"]["fell_back"]
+    assert found["engine"]["exits"]["fallback"] == 1
+    assert "acceptance stayed under 1.0" in found["engine"]["last_exit"]
+    metrics = text_string_to_metric_families(httpx.get(f"{server.exporter}/metrics", trust_env=False).text)
+    values = {(s.name, s.labels.get("phase")): s.value for family in metrics for s in family.samples}
+    assert values["radiance_fallback_active", None] == 1
+    assert values["radiance_launcher_phase", "degraded"] == 1
+
+
+def test_a_killed_engine_core_is_started_again_with_the_stock_head(server: Server) -> None:
+    """The process that computes dies, not the one that answers: vLLM's API process ends itself then."""
+    before = server.status()["engine"]["pid"]
+    [core] = [
+        each for each in psutil.Process(before).children(recursive=True) if "EngineCore" in " ".join(each.cmdline())
+    ]
+    core.kill()
+    found = server.wait("degraded", 3)
+    assert found["engine"]["exits"]["died"] == 1
+    assert found["engine"]["pid"] != before
+
+
+def test_a_stream_that_runs_when_sigterm_comes_loses_no_token(server: Server) -> None:
+    """Also: not ready while it drains, exit code 0, and nothing is left."""
+    until(lambda: server.status()["ready"], "it serves", harness.START_LIMIT)
+    with httpx.Client(trust_env=False, timeout=300) as http:
+        undisturbed = [token for tokens in server.stream(http) for token in tokens]
+        assert len(undisturbed) == STREAMED
+        begun: list[int] = []
+        drained = []
+        for tokens in server.stream(http):
+            begun += tokens
+            if not drained and len(begun) >= 8:
+                server.process.send_signal(signal.SIGTERM)
+                until(lambda: server.status()["phase"] == "draining", "it drains")
+                assert httpx.get(f"{server.exporter}/readyz", trust_env=False).status_code == 503
+                drained.append(len(begun))
+    assert drained[0] < STREAMED // 2, "the signal came early enough"
+    assert begun == undisturbed
+    assert server.process.wait(120) == 0, server.log.read_text()[-4000:]
+    assert processes.marked(server.mark) == []
+
+
+def test_every_line_it_printed_was_json_of_one_form_without_a_secret(server: Server) -> None:
+    """Last: what launcher, vLLM and its HTTP server wrote over three lives."""
+    text = server.log.read_text()
+    assert KEY not in text
+    assert TOKEN not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) > 100
+    for line in lines:
+        assert {"timestamp", "level", "logger", "process", "message"} <= line.keys(), line
+    loggers = {line["logger"].split(".")[0] for line in lines}
+    assert {"radiance", "vllm", "uvicorn"} <= loggers
+    assert not [line for line in lines if "GET /health" in line["message"] and " 200" in line["message"]]
