@@ -175,7 +175,7 @@ def _states(engine: Engine, workers: list[Worker]) -> Iterator[Metric]:
 def _counters(heads: dict[tuple[str, str, str], Totals]) -> Iterator[Metric]:
     lazy = [((*who, str(phase)), float(total.lazy[phase])) for who, total in heads.items() for phase in WorkerPhase]
     yield _family("draft_head_lazy_quantisations", lazy)
-    for field in ("calls", "rows", "rescued_rows", "checked_rows", "disagreed_rows", "missed_rows"):
+    for field in ("calls", "rows", "rescued_rows", "checked_rows", "disagreed_rows", "missed_rows", "repacked"):
         yield _family(f"draft_head_{field}", [(who, getattr(total, field)) for who, total in heads.items()])
     stock = [((*who, why), float(n)) for who, total in heads.items() for why, n in sorted(total.stock_calls.items())]
     yield _family("draft_head_stock_calls", stock)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from radiance import status
@@ -24,7 +25,8 @@ HeadKey = tuple[str, str, str]
 
 @dataclass
 class Worker:
-    """One worker process. `engine` numbers the workers that have the same rank (data parallel), in order of appearance."""
+    """One worker process. `engine` is the data-parallel engine it says it is of; the next free number if another living worker of
+    that rank says the same."""
 
     engine: int
     snapshot: Snapshot
@@ -60,13 +62,14 @@ class Totals:
     checked_rows: int = 0
     disagreed_rows: int = 0
     missed_rows: int = 0
+    repacked: int = 0
     stock_calls: Counter[str] = field(default_factory=Counter)
     lazy: Counter[str] = field(default_factory=Counter)
     #: clock -> (upper bound -> calls in that bucket alone, seconds)
     latency: dict[str, tuple[Counter[float], float]] = field(default_factory=dict)
 
     def add(self, head: HeadStatus) -> None:
-        for name in ("calls", "rows", "rescued_rows", "checked_rows", "disagreed_rows", "missed_rows"):
+        for name in ("calls", "rows", "rescued_rows", "checked_rows", "disagreed_rows", "missed_rows", "repacked"):
             setattr(self, name, getattr(self, name) + getattr(head, name))
         self.stock_calls.update(head.stock_calls)
         counts, seconds = self.latency.get(head.latency.clock, (Counter(), 0.0))
@@ -118,7 +121,8 @@ class Ledger:
                 continue
             key = (snapshot.rank, snapshot.pid, snapshot.started)
             if key not in self._workers:
-                same = [w for w in self._workers.values() if not w.retired and w.snapshot.rank == snapshot.rank]
-                self._workers[key] = Worker(len(same), snapshot)
+                taken = {w.engine for w in self._workers.values() if not w.retired and w.snapshot.rank == snapshot.rank}
+                free = (number for number in count(snapshot.engine) if number not in taken)
+                self._workers[key] = Worker(next(free), snapshot)
             self._workers[key].take(snapshot)
         return errors

@@ -109,6 +109,7 @@ HEADS = (
         "draft_head_lazy_quantisations", "Quantisations that had to wait for the first call, by phase.", *HEAD, "phase"
     ),
     _gauge("draft_head_lazy_quantisation_timestamp_seconds", "When the last of them happened, Unix time.", *HEAD),
+    _counter("draft_head_repacked", "Times the copy was packed again because the weights were replaced.", *HEAD),
     _counter("draft_head_calls", "Calls that the 2-bit head answered.", *HEAD),
     _counter("draft_head_rows", "Draft rows in those calls.", *HEAD),
     _counter("draft_head_rescued_rows", "Rows whose exact winner was not the coarse winner.", *HEAD),

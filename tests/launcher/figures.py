@@ -122,6 +122,7 @@ def head(**change: Any) -> HeadStatus:
         "checked_rows": 30,
         "disagreed_rows": 2,
         "missed_rows": 1,
+        "repacked": 2,
         "latency": Latency(BUCKETS, [1, 30, 7, 2], 0.25, "host"),
     }
     return HeadStatus(**(fields | change))
@@ -137,7 +138,7 @@ def make_engine(tmp_path: Path, port: int = 1, options: dict[str, Any] | None = 
 
 
 def put(
-    engine: Engine, *heads: HeadStatus, rank: int = 0, pid: int = 100, heartbeat: float = 333.0, **change: Any
+    engine: Engine, /, *heads: HeadStatus, rank: int = 0, pid: int = 100, heartbeat: float = 333.0, **change: Any
 ) -> Path:
     """Write one worker's status file."""
     assert engine.state_dir is not None

@@ -53,6 +53,7 @@ def test_the_head_as_its_worker_reported_it(engine: Engine) -> None:
         "draft_head_checked_rows_total": 30,
         "draft_head_disagreed_rows_total": 2,
         "draft_head_missed_rows_total": 1,
+        "draft_head_repacked_total": 2,
         "draft_head_state_timestamp_seconds": 111,
         "draft_head_lazy_quantisation_timestamp_seconds": 222,
     }
@@ -143,6 +144,15 @@ def test_one_rank_in_two_engines_does_not_collapse(engine: Engine) -> None:
     assert value(found, "draft_head_calls_total", **{**WHO, "engine": "1"}) == 7
     beats = [value(found, "worker_heartbeat_timestamp_seconds", engine=n, rank="0") for n in "01"]
     assert beats == [333, 444]
+
+
+def test_a_worker_says_which_engine_it_is_of(engine: Engine) -> None:
+    """Data parallel: whoever writes first, the label is the engine's own index."""
+    put(engine, head(calls=7), pid=300, heartbeat=444.0, engine=3)
+    put(engine, head(calls=9), pid=200, heartbeat=445.0, engine=1)
+    found = samples(engine)
+    calls = {number: value(found, "draft_head_calls_total", **{**WHO, "engine": number}) for number in "013"}
+    assert calls == {"0": 40, "1": 9, "3": 7}
 
 
 def test_a_worker_whose_file_is_torn_or_gone_keeps_its_counts(engine: Engine) -> None:
