@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +15,11 @@ from launcher import logs
 from launcher.commands import catalogue, measure, prepare
 from launcher.commands.common import json_option, profile_option, profiles_dir, set_option
 from launcher.commands.supervision import supervision
-from launcher.errors import LauncherError
+from launcher.errors import EngineMissing, LauncherError
 from launcher.options import OnWedge, Options
+
+if TYPE_CHECKING:
+    from launcher.plan import ServePlan
 
 
 class ServeByDefault(click.Group):
@@ -109,6 +112,7 @@ def serve(profile: str, profiles_dir: Path | None, dry_run: bool, **options: Any
             environ = resolve(os.environ, chosen.api_key_file)
             logs.configure(chosen.log_format, Redactor(environ))
             planned = plan.build(profiles.stack(profile, profiles_dir), chosen, environ)
+            _check_version(planned)
             for note in planned.notes:
                 log.warning("%s", note)
             engine = Engine(planned)
@@ -118,6 +122,21 @@ def serve(profile: str, profiles_dir: Path | None, dry_run: bool, **options: Any
     except LauncherError as error:
         log.error("%s", error)
         sys.exit(error.exit_code)
+
+
+def _check_version(planned: ServePlan) -> None:
+    """Refuse a vLLM that the profile does not allow, before it loads for minutes. Another --vllm speaks for itself."""
+    from importlib import metadata
+
+    from launcher.checks import software
+
+    try:
+        version = metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return
+    problem = software.out_of_range(version, planned.settled.profile)
+    if problem and planned.options.vllm == Options.vllm:
+        raise EngineMissing(f"{problem}; install such a release, or --set min_vllm and max_vllm if you know better")
 
 
 @main.command("plan")

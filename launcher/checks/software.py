@@ -6,6 +6,7 @@ from packaging.version import InvalidVersion, Version
 
 from launcher.checks.verdict import Findings, fail, fail_if, ok, warn
 from launcher.plan import ServePlan
+from launcher.profiles import Profile
 from launcher.sections import Kind
 from launcher.surroundings import Surroundings
 from radiance.settings import Mode
@@ -48,18 +49,23 @@ def plugin(around: Surroundings, plan: ServePlan | None) -> Findings:
         yield ok("vLLM will load the plugin")
 
 
+def out_of_range(version: str, profile: Profile) -> str:
+    """Why this vLLM is not for the profile; empty when it is, or is no release that could be compared."""
+    try:
+        release = Version(Version(version).base_version)
+    except InvalidVersion:
+        return ""
+    low, high = profile.min_vllm, profile.max_vllm
+    if release < Version(low) or (high and release > Version(high)):
+        return f"vLLM {version}; the profile wants {low} to {high or 'the newest'}"
+    return ""
+
+
 def vllm(around: Surroundings, plan: ServePlan | None) -> Findings:
     if not around.vllm:
         yield fail("no vLLM beside this Python", "install it: pip install 'radiance-vllm[vllm]'")
-        return
-    low, high = ("0.26.0", None) if plan is None else (plan.settled.profile.min_vllm, plan.settled.profile.max_vllm)
-    try:
-        version = Version(around.vllm)
-    except InvalidVersion:
-        yield warn(f"vLLM {around.vllm} is no release", "its seams are checked below")
-        return
-    if Version(version.base_version) < Version(low) or (high and Version(version.base_version) > Version(high)):
-        yield fail(f"vLLM {around.vllm}; the profile wants {low} to {high or 'the newest'}", "install such a release")
+    elif plan and (problem := out_of_range(around.vllm, plan.settled.profile)):
+        yield fail(problem, "install such a release")
     else:
         yield ok(f"vLLM {around.vllm}")
 

@@ -64,7 +64,8 @@ def show_command(name: str, profiles_dir: Path | None) -> None:
 @profiles_group.command("validate")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @profiles_dir
-def validate_command(files: tuple[Path, ...], profiles_dir: Path | None) -> None:
+@json_option
+def validate_command(files: tuple[Path, ...], profiles_dir: Path | None, as_json: bool) -> None:
     """Check FILES, or the whole catalogue (with --profiles-dir over it); all problems, exit 65 when there are any.
 
     What is allowed but unwise is told as a warning: a hub repository without a pinned revision can change under you.
@@ -72,17 +73,19 @@ def validate_command(files: tuple[Path, ...], profiles_dir: Path | None) -> None
     from launcher import profiles
 
     paths = list(files) or [entry.path for entry in profiles.entries(profiles_dir).values()]
-    bad = 0
+    found = []
     for path in paths:
+        problem, warnings = "", []
         try:
-            found = profiles.read(path)
+            warnings = profiles.warnings(profiles.read(path))
         except LauncherError as error:
-            bad += 1
-            click.echo(f"{error}", err=True)
-            continue
-        for warning in profiles.warnings(found):
-            click.echo(f"{path}: warning: {warning}", err=True)
-    click.echo(f"{len(paths) - bad} of {len(paths)} profiles are valid")
+            problem = str(error)
+        found.append({"file": str(path), "problem": problem, "warnings": warnings})
+        if not as_json:
+            for line in filter(None, [problem, *(f"{path}: warning: {warning}" for warning in warnings)]):
+                click.echo(line, err=True)
+    bad = sum(bool(one["problem"]) for one in found)
+    click.echo(json.dumps(found, indent=2) if as_json else f"{len(paths) - bad} of {len(paths)} profiles are valid")
     sys.exit(ProfileError.exit_code if bad else 0)
 
 

@@ -35,6 +35,45 @@ def test_profiles_show_fills_in_defaults() -> None:
     assert shown["require"] == "warn"
 
 
+def test_the_catalogue_validates_as_ci_runs_it() -> None:
+    result = run("profiles", "validate")
+    assert result.exit_code == 0, result.output
+    total = len(list((ROOT / "launcher/catalog").glob("*.yaml")))
+    assert result.stdout == f"{total} of {total} profiles are valid\n"
+    assert "warning: model.revision is not pinned: Qwen/Qwen3.8-27B" in result.stderr
+    assert "smollm2-cpu" not in result.stderr
+
+
+def test_validate_tells_of_every_bad_file_with_65(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(profile_text(tmp_path, bogus=1))
+    (tmp_path / "other.yaml").write_text("schema_version: 1\nname: other\nextends: nobody\n")
+    result = run("profiles", "validate", "--profiles-dir", str(tmp_path))
+    assert result.exit_code == 65
+    assert "tiny.yaml:" in result.stderr
+    assert "'bogus' is not a key" in result.stderr
+    assert "other.yaml:3: extends: there is no profile 'nobody'" in result.stderr
+    (one,) = json.loads(run("profiles", "validate", "--json", str(tmp_path / "tiny.yaml")).stdout)
+    assert "'bogus'" in one["problem"]
+    assert run("profiles", "validate", str(ROOT / "launcher/catalog/smollm2-cpu.yaml")).exit_code == 0
+
+
+def test_schema_prints_the_json_schema() -> None:
+    value = json.loads(run("profiles", "schema").stdout)
+    assert value["properties"]["rerank"]
+    assert value["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(("sets", "code"), [("min_vllm='99.0'", 69), ("max_vllm='0.1'", 2), ("min_vllm='0.1'", None)])
+def test_serve_refuses_a_vllm_that_the_profile_does_not_allow(
+    sets: str, code: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher import supervise
+
+    monkeypatch.setattr(supervise, "serve", lambda engine, environ: None)
+    result = run("--profile", "smollm2-cpu", "--set", sets, "--port", str(free_port()), "--metrics-port", "0")
+    assert result.exit_code == (code or 0), result.output
+
+
 @pytest.mark.parametrize(
     "argv", [("plan", "--profile", "smollm2-cp"), ("profiles", "show", "smollm2-cp"), ("--profile", "smollm2-cp")]
 )

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +305,82 @@ def test_the_page_has_every_code() -> None:
         if line.startswith("| R")
     ]
     assert rows == list(checks.CHECKS)
+
+
+class _Nvml(types.ModuleType):
+    """NVML's bindings with a machine of two GPUs behind them, or with an error."""
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
+
+    NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED, MISMATCH = 12, 9, 18
+
+    def __init__(self, error: int = 0) -> None:
+        super().__init__("pynvml")
+        self.error, self.open = error, 0
+
+    def nvmlInit(self) -> None:
+        if self.error:
+            raise self.NVMLError(self.error)
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetMemoryInfo": lambda handle: types.SimpleNamespace(total=(80 + handle) * GIB, free=9 * GIB),
+            "nvmlDeviceGetCudaComputeCapability": lambda handle: (9, handle),
+            "nvmlDeviceGetName": lambda handle: f"GPU {handle}",
+            "nvmlSystemGetCudaDriverVersion_v2": lambda: 13010,
+            "nvmlSystemGetDriverVersion": lambda: "580.1",
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return answers[name]
+
+
+def test_nvml_is_read_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = _Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = machine.look()
+    assert [(d.name, d.memory, d.free, d.arch) for d in found.of(Kind.NVIDIA)] == [
+        ("GPU 0", 80 * GIB, 9 * GIB, "9.0"),
+        ("GPU 1", 81 * GIB, 9 * GIB, "9.1"),
+    ]
+    assert (found.driver, found.driver_cuda) == ("580.1", (13, 1))
+    assert nvml.open == 0
+
+
+def test_a_driver_of_two_versions_is_a_problem_and_none_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", _Nvml(_Nvml.MISMATCH))
+    assert machine.look().problems == ("NVML: error 18",)
+    assert found(planned(), machine=machine.look())["R01"][0].verdict is Verdict.FAIL
+    monkeypatch.setitem(sys.modules, "pynvml", _Nvml(_Nvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert machine.look() == Machine()
+
+
+def test_amdsmi_is_taken_only_where_there_is_a_kfd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    smi: Any = types.ModuleType("amdsmi")
+    calls = []
+    smi.amdsmi_init = lambda: calls.append("init")
+    smi.amdsmi_shut_down = lambda: calls.append("down")
+    smi.amdsmi_get_processor_handles = lambda: ["h"]
+    smi.amdsmi_get_gpu_asic_info = lambda handle: {"market_name": "R9700", "target_graphics_version": "gfx1201"}
+    smi.AmdSmiMemoryType = types.SimpleNamespace(VRAM=0)
+    smi.amdsmi_get_gpu_memory_total = lambda handle, kind: 32 * GIB
+    smi.amdsmi_get_gpu_memory_usage = lambda handle, kind: 2 * GIB
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    monkeypatch.setattr(machine, "KFD", tmp_path / "kfd")
+    assert machine.look().of(Kind.AMD) == []
+    assert calls == []
+    machine.KFD.touch()
+    assert machine.look().of(Kind.AMD) == [Device(Kind.AMD, "R9700", 32 * GIB, 30 * GIB, "gfx1201")]
+    assert calls == ["init", "down"]
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    assert "amdsmi of the ROCm tree cannot be used" in machine.look().problems[-1]
