@@ -20,7 +20,8 @@ from pydantic import BaseModel
 from values import ChartValues
 
 from launcher import profiles
-from launcher.schema import NAME, OWNED_FLAGS, SECRET_NAME
+from launcher.schema import NAME, OWNED_FLAGS
+from launcher.secrets import SECRET_NAME
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm"
