@@ -119,5 +119,5 @@ format: venv ## apply lint fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove the environment and caches of tools
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build ./*.egg-info
+clean: ## remove the environments, dist and caches of tools
+	rm -rf $(VENV) $(CHART_VENV) dist .mypy_cache .ruff_cache .pytest_cache build ./*.egg-info
