@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("radiance", "launcher", "tests", "deploy", "docs")
 #: called by click, pydantic, pytest, Triton, http.server and importlib
 DECORATORS = ["@main.*", "@*_group.*", "@field_validator*", "@model_validator*", "@pytest.fixture*", "@triton.*"]
-NAMES = ["test_*", "pytest_*", "do_*", "log_message"]
+NAMES = ["test_*", "pytest_*", "do_*", "log_message", "__*__"]
 KINDS = {"function", "method", "class", "property", "import", "unreachable_code"}
 
 
