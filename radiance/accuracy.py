@@ -58,9 +58,9 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def common(found: argparse.ArgumentParser) -> None:
-    """The options that `accuracy` and `tune` share."""
-    found.add_argument("--model", type=Path, required=True, help="folder of a transformers checkpoint")
+def common(found: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    """The options that `accuracy` and `tune --rerank` share."""
+    found.add_argument("--model", type=Path, required=is_required, help="folder of a transformers checkpoint")
     found.add_argument("--text", type=Path, default=FIXTURE, help="folder of KIND-test.txt and KIND-calibration.txt "
                        "[default: the texts of the source checkout]")  # fmt: skip
     found.add_argument("--positions", type=_positive, default=POSITIONS, help=f"held-out positions [{POSITIONS}]")

@@ -1,7 +1,8 @@
-"""`radiance tune --rerank --model PATH`: the smallest r at which the reranked winner is the stock argmax often enough.
+"""`radiance tune`: the fastest launches of the draft head on the GPU at hand, into this machine's cache.
 
-Counted on hidden states of held-out text, with the head packed as it ships on the device at hand. A position whose winner
-is within one bf16 ulp of the stock maximum, but another id, counts against r as well and is shown apart.
+`radiance tune --rerank --model PATH`: the smallest r at which the reranked winner is the stock argmax often enough. Counted
+on hidden states of held-out text, with the head packed as it ships on the device at hand. A position whose winner is within
+one bf16 ulp of the stock maximum, but another id, counts against r as well and is shown apart.
 """
 
 from __future__ import annotations
@@ -12,18 +13,28 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from radiance import accuracy, pack, recall, schemes
+import torch
+
+from radiance import accuracy, launches, measure, pack, recall, schemes, tables
 from radiance.errors import RadianceError
+from radiance.measure import SHAPES
 from radiance.source import Source
 
 RERANKS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 AGREEMENT = 0.995
 #: exit code: no r of those tried is enough
 NOT_FOUND = 1
+#: exit code of launches without a GPU
+NO_GPU = 69
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    given = parser()
+    args = given.parse_args(argv)
+    if args.rerank != (args.model is not None):
+        given.error("--rerank needs --model, and --model belongs to --rerank")
+    if not args.rerank:
+        return tune_launches(args.shape or SHAPES, accuracy.command("radiance tune", argv))
     try:
         report = run(args, accuracy.command("radiance tune", argv))
     except RadianceError as error:
@@ -41,12 +52,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def tune_launches(shapes: Sequence[tuple[int, int]], command: str) -> int:
+    """Measure, write the launch table, say where it is."""
+    if not torch.cuda.is_available():
+        print("radiance tune needs a GPU to measure launches on; this torch sees none", file=sys.stderr)
+        return NO_GPU
+    try:
+        path = tables.write(launches.table(shapes, command, print))
+    except (RadianceError, OSError) as error:
+        print(f"radiance tune: {error}", file=sys.stderr)
+        return accuracy.UNUSABLE
+    print(f"\n{path}: used from the next start on; remove it to return to the built-in table")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("radiance tune", description=__doc__, formatter_class=accuracy.Raw)
+    found.add_argument("--shape", action="append", type=measure.shape, metavar="NxK",
+                       help="launches: a head's n x k, such as 124160x5120; may be repeated [those of `radiance bench`]")  # fmt: skip
     found.add_argument(
-        "--rerank", action="store_true", required=True, help="what to tune: r, the rows rescored exactly"
+        "--rerank", action="store_true", help="tune r, the rows rescored exactly, for --model; what follows is for that"
     )
-    accuracy.common(found)
+    accuracy.common(found, is_required=False)
     found.add_argument("--reranks", type=accuracy.numbers, default=list(RERANKS), metavar="R,R,...",
                        help=f"values to try [{','.join(map(str, RERANKS))}]")  # fmt: skip
     found.add_argument("--agreement", type=_share, default=AGREEMENT, help=f"wanted share of positions [{AGREEMENT}]")

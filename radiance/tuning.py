@@ -7,6 +7,8 @@ configuration changes speed only, never a result beyond the order of fp32 sums.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -126,12 +128,31 @@ def measured(device: Device) -> dict[tuple[int, int], Measured]:
     if table is None:
         return {}
     try:
-        return {(s.n, s.k): Measured(tuple(_known(Coarse(**c), CANDIDATES) for c in s.coarse),
-                                     tuple(_known(Triton(**t), TRITON_CANDIDATES) for t in s.triton), s.crossover)
-                for s in table.shapes}  # fmt: skip
+        return {(shape.n, shape.k): _measured(shape) for shape in table.shapes}
     except (TypeError, ValueError) as error:
         tables.ignored(tables.path_for(device.name), str(error))
         return {}
+
+
+@contextmanager
+def using(shape: tables.Shape, device: Device) -> Iterator[None]:
+    """For `radiance tune`: what was found for a head is in force inside, whatever the table on disk says."""
+    known = measured(device)
+    before = known.get((shape.n, shape.k))
+    known[shape.n, shape.k] = _measured(shape)
+    segments.cache_clear()
+    try:
+        yield
+    finally:
+        segments.cache_clear()
+        del known[shape.n, shape.k]
+        if before is not None:
+            known[shape.n, shape.k] = before
+
+
+def _measured(shape: tables.Shape) -> Measured:
+    coarse = tuple(_known(Coarse(**fields), CANDIDATES) for fields in shape.coarse)
+    return Measured(coarse, tuple(_known(Triton(**f), TRITON_CANDIDATES) for f in shape.triton), shape.crossover)
 
 
 T = TypeVar("T")
@@ -161,15 +182,19 @@ def coarse(rows: int, format: Format, device: Device) -> Coarse:
     """The kernel for a pass over at most `rows` draft rows: the narrowest that holds them all, else the widest."""
     own = measured(device).get((format.n, format.k), Measured())
     table = own.coarse or (_HOPPER if device.is_hopper else _AMPERE)
-    spare = 2048  # static shared memory and what the driver keeps
-    fitting = [c for c in table if c.shared_bytes(format) + spare <= device.shared]
+    fitting = [c for c in table if fits(c, format, device)]
     if not fitting:
         raise UnsupportedHead("k", f"k={format.k}: x of 8 draft rows needs {table[-1].shared_bytes(format)} bytes of shared memory, "
                                    f"{device.name} has {device.shared} (tuning.coarse)")  # fmt: skip
-    widest = fitting[0]
     enough = [c for c in fitting if c.rows >= rows]
-    narrowest = min((c.rows for c in enough), default=widest.rows)
+    narrowest = min((c.rows for c in enough), default=max(c.rows for c in fitting))
     return next(c for c in fitting if c.rows == narrowest)
+
+
+def fits(launch: Coarse, format: Format, device: Device) -> bool:
+    """Can this device run it: wgmma is Hopper's, and x must fit in shared memory."""
+    spare = 2048  # static shared memory and what the driver keeps
+    return (launch.stem == "coarse" or device.is_hopper) and launch.shared_bytes(format) + spare <= device.shared
 
 
 def rotate_threads(k: int) -> int:

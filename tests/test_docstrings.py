@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: says the shapes by naming a function that has the same, or the tensors may be of any shape
 BY_REFERENCE = {
-    "bench.stock_head",
-    "bench.fp8_rival",
+    "measure.stock_head",
+    "rivals.fp8",
     "build.pointer",
     "coarse.checked",
     "coarse.run",

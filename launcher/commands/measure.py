@@ -84,7 +84,7 @@ def accuracy(options: tuple[str, ...]) -> None:
 @click.command(context_settings=PASSED_ON)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def tune(options: tuple[str, ...]) -> None:
-    """Find the smallest r that agrees with the exact head; `radiance tune --help`."""
+    """Measure the fastest launches on this GPU, or the smallest r that agrees; `radiance tune --help`."""
     _run_module("radiance.tune", options)
 
 

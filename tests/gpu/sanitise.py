@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from radiance import coarse, pack, rerank, rotation, shortlist, tuning
+from radiance import coarse, ledger, pack, rerank, rotation, shortlist, tuning
 from radiance.source import Source
 
 
@@ -18,14 +18,27 @@ def main() -> None:
         )
         rot = rotation.to(rotation.make(k), where)
         source = Source(torch.randn(n, k).bfloat16().to(where))
-        for kernel in sorted({*tuning._HOPPER, *tuning._AMPERE}, key=str):
+        for kernel in sorted(tuning.CANDIDATES, key=str):
             if kernel.stem == "coarse" or tuning.device(where).is_hopper:
                 x = torch.randn(kernel.rows, k).bfloat16().to(where)
                 piece = coarse.run(p, rot, x, tuning.Segment(0, kernel.rows, 1, kernel))
                 ids = shortlist.select(coarse.Scratch("cuda", f, kernel.rows, [piece]), 8, n - 3)
                 rerank.best(source, x, ids)
-        for m in (1, 70):
-            shortlist.top_tokens(p, rot, source, torch.randn(m, k).bfloat16().to(where), 32, n)
+        counters = ledger.make(where, every=2)
+        for m in (1, 70, 3, 1):
+            x = torch.randn(m, k).bfloat16().to(where)
+            winners, _ = shortlist.top_tokens(p, rot, source, x, 32, n, counters=counters)
+            found, _ = shortlist.candidates(p, rot, source, x, 32, n, counters=counters)
+            ledger.tally(counters, winners, winners, found)
+        ledger.add(counters, ledger.STOCK, where)
+        words = counters.read()
+        assert words[ledger.CALLS] == 8
+        assert words[ledger.CHECKED : ledger.STOCK + 1] == [
+            75 + 4,
+            words[ledger.CHECKED + 1],
+            words[ledger.CHECKED + 2],
+            1,
+        ]
     torch.cuda.synchronize()
     print("done")
 

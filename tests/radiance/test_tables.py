@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from radiance import tables, tuning
+from radiance import launches, tables, tuning
 from radiance.pack import Format
 
 H200 = tuning.Device("NVIDIA H200", (9, 0), 132, 232448)
@@ -95,6 +95,35 @@ def test_a_table_that_cannot_be_trusted_is_ignored_with_a_reason(wrong: str, cap
     (line,) = {record.message for record in caplog.records}
     assert str(path) in line
     assert any(part in line for part in reason.split("|")), line
+
+
+def test_while_tuning_what_was_found_is_in_force_and_nothing_of_it_stays() -> None:
+    usual = choice()
+    tables.write(table())
+    mine = tables.Shape(FORMAT.n, FORMAT.k, (asdict(usual[0]),), crossover=7)
+    assert choice() == (CHOICE, 40)
+    with tuning.using(mine, H200):
+        assert tuning.coarse(1, FORMAT, H200) == usual[0]
+        assert tuning.segments(1, FORMAT, H200)[0].kernel == usual[0]
+        assert tuning.crossover_rows(FORMAT.n, FORMAT.k, H200) == 7
+    assert tuning.segments(1, FORMAT, H200)[0].kernel == CHOICE
+    assert choice() == (CHOICE, 40)
+
+
+def test_of_each_width_the_fastest_unless_a_wider_one_beats_it() -> None:
+    one, other = (c for c in tuning.CANDIDATES if c.rows == 8)
+    sixteen, wide = CHOICE, next(c for c in tuning.CANDIDATES if c.rows == 64)
+    assert launches.best({one: 50.0, other: 43.0, sixteen: 47.0, wide: 75.0}) == [other, sixteen, wide]
+    assert launches.best({one: 50.0, other: 49.0, sixteen: 47.0, wide: 75.0}) == [sixteen, wide]
+    assert launches.best({one: 47.5, sixteen: 47.0}) == [one, sixteen], "within noise the narrower one stays"
+
+
+def test_a_table_says_its_launches_in_any_order() -> None:
+    rows = sorted((c for c in tuning.CANDIDATES if c.stem == "coarse"), key=lambda c: c.rows)
+    for order in (rows, rows[::-1]):
+        tables.write(table(shapes=(tables.Shape(FORMAT.n, FORMAT.k, tuple(map(asdict, order))),)))
+        forget()
+        assert [tuning.coarse(m, FORMAT, H200).rows for m in (1, 9, 17, 100)] == [8, 16, 32, 32]
 
 
 def test_no_table_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
