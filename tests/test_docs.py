@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+import yaml
 
 from launcher import profiles
 from launcher.cli import main
@@ -18,6 +19,7 @@ from launcher.cli import main
 ROOT = Path(__file__).parent.parent
 PATTERNS = ("*.md", ".github/*.md", "docs/*.md", "helm/*.md", "tests/**/README.md")
 PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
+COMMANDS = ("radiance ", "make ", "docker run ", "helm ")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 
 
@@ -32,11 +34,7 @@ def anchor(heading: str) -> str:
 def blocks(page: Path) -> list[str]:
     """The lines of a page's code blocks, continued lines joined, comments gone."""
     text = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text(), re.M | re.S)).replace("\\\n", " ")
-    return [
-        " ".join(shlex.split(line, comments=True))
-        for line in text.splitlines()
-        if line.startswith(("radiance ", "make "))
-    ]
+    return [" ".join(shlex.split(line, comments=True)) for line in text.splitlines() if line.startswith(COMMANDS)]
 
 
 def parse(words: list[str]) -> None:
@@ -110,9 +108,13 @@ def test_make_verbs_exist(page: Path) -> None:
 @each_page
 def test_commands_parse(page: Path) -> None:
     for line in blocks(page):
-        if not line.startswith("radiance "):
+        if line.startswith(("make ", "helm ")):
             continue
         words = shlex.split(re.split(r" [|>&]|;", line)[0])[1:]
+        if line.startswith("docker "):  # what follows the image's name is for the launcher
+            image = [number for number, word in enumerate(words) if re.search(r"^IMAGE$|(^|/)radiance([:@]|$)", word)]
+            assert image, f"{page.name}: `{line}` names no image"
+            words = words[image[0] + 1 :]
         if any(word.startswith("[") or word in ("COMMAND", "OPTIONS") for word in words):
             continue  # a usage line of the reference
         try:
@@ -125,6 +127,25 @@ def test_commands_parse(page: Path) -> None:
         for option, name in pairwise(words):
             if option == "--profile" and not name.isupper():
                 assert name in profiles.entries(None), f"{page.name}: `{line}` names no profile of the catalogue"
+
+
+@each_page
+def test_chart_values_exist(page: Path) -> None:
+    """`helm ... --set a.b=c` sets a value that the chart has; a profile in it is one of the catalogue."""
+    values = yaml.safe_load((ROOT / "helm/values.yaml").read_text())
+    for line in blocks(page):
+        words = line.split() if line.startswith("helm ") else []
+        for option, setting in pairwise(words):
+            if option not in ("--set", "--set-string"):
+                continue
+            for part in setting.split(","):
+                key, _, value = part.partition("=")
+                found = values
+                for name in key.split("."):
+                    assert name in found, f"{page.name}: the chart has no value {key}"
+                    found = found[name]
+                if key == "profile" and not value.isupper():
+                    assert value in profiles.entries(None), f"{page.name}: `{line}` names no profile of the catalogue"
 
 
 @each_page
