@@ -15,6 +15,7 @@ WANTED = (
     "vllm/v1/spec_decode/",
     "vllm/v1/worker/gpu/",
     "vllm/v1/worker/gpu_worker.py",
+    "vllm/v1/worker/gpu_model_runner.py",
     "vllm/model_executor/layers/logits_processor.py",
     "vllm/model_executor/layers/vocab_parallel_embedding.py",
     "vllm/model_executor/model_loader/base_loader.py",
@@ -22,6 +23,7 @@ WANTED = (
     "vllm/config/speculative.py",
     "vllm/engine/arg_utils.py",
     "vllm/envs.py",
+    "vllm/logger.py",
 )
 #: the options of the API server; each release has them in another folder
 ANYWHERE = ("/cli_args.py",)

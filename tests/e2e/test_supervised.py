@@ -44,6 +44,12 @@ class Server:
     def status(self) -> dict[str, Any]:
         return dict(httpx.get(f"{self.exporter}/status", trust_env=False, timeout=30).json())
 
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.exporter}/readyz", trust_env=False, timeout=30).status_code == 200
+        except httpx.TransportError:
+            return False
+
     def wait(self, phase: str, life: int) -> dict[str, Any]:
         """Until vLLM number `life` (from 1) is in `phase`; the phases on the way go into `seen`."""
 
@@ -147,7 +153,7 @@ def test_a_killed_engine_core_is_started_again_with_the_stock_head(server: Serve
 
 def test_a_stream_that_runs_when_sigterm_comes_loses_no_token(server: Server) -> None:
     """Also: not ready while it drains, exit code 0, and nothing is left."""
-    until(lambda: server.status()["ready"], "it serves", harness.START_LIMIT)
+    until(server.ready, "it serves", harness.START_LIMIT)
     with httpx.Client(trust_env=False, timeout=300) as http:
         undisturbed = [token for tokens in server.stream(http) for token in tokens]
         assert len(undisturbed) == STREAMED
