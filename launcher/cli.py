@@ -20,6 +20,7 @@ from launcher.options import OnWedge, Options
 
 if TYPE_CHECKING:
     from launcher.plan import ServePlan
+    from launcher.signals import Signals
 
 
 class ServeByDefault(click.Group):
@@ -98,30 +99,40 @@ def _options(host: str, metrics_host: str | None, log_format: str, on_wedge: str
 @click.option("--dry-run", is_flag=True, help="Print the plan instead; the same as `radiance plan`.")
 def serve(profile: str, profiles_dir: Path | None, dry_run: bool, **options: Any) -> None:
     """Start vLLM as the profile says and look after it until it is stopped."""
-    from launcher import plan, profiles, supervise, termination, web
-    from launcher.engine import Engine
-    from launcher.secrets import Redactor, resolve
+    from launcher.signals import received
 
-    log, chosen = logging.getLogger("radiance"), _options(**options)
+    chosen = _options(**options)
     if dry_run:
+        from launcher import plan, profiles
+
         click.echo(plan.to_text(plan.build(profiles.stack(profile, profiles_dir), chosen, os.environ), os.environ))
         return
     logs.configure(chosen.log_format)
     try:
-        with termination.message(chosen.termination_log, Redactor(os.environ)):
-            environ = resolve(os.environ, chosen.api_key_file)
-            logs.configure(chosen.log_format, Redactor(environ))
-            planned = plan.build(profiles.stack(profile, profiles_dir), chosen, environ)
-            _check_version(planned)
-            for note in planned.notes:
-                log.warning("%s", note)
-            engine = Engine(planned)
-            with web.serving(engine, chosen.metrics_host, chosen.metrics_port) as port:
-                log.info("metrics: http://%s:%d/metrics", chosen.metrics_host, port)
-                supervise.serve(engine, environ)
+        with received() as signals:
+            _supervise(profile, profiles_dir, chosen, signals)
     except LauncherError as error:
-        log.error("%s", error)
+        logging.getLogger("radiance").error("%s", error)
         sys.exit(error.exit_code)
+
+
+def _supervise(profile: str, profiles_dir: Path | None, chosen: Options, signals: Signals) -> None:
+    from launcher import plan, profiles, supervise, termination, web
+    from launcher.engine import Engine
+    from launcher.secrets import Redactor, resolve
+
+    log = logging.getLogger("radiance")
+    with termination.message(chosen.termination_log, Redactor(os.environ)):
+        environ = resolve(os.environ, chosen.api_key_file)
+        logs.configure(chosen.log_format, Redactor(environ))
+        planned = plan.build(profiles.stack(profile, profiles_dir), chosen, environ)
+        _check_version(planned)
+        for note in planned.notes:
+            log.warning("%s", note)
+        engine = Engine(planned)
+        with web.serving(engine, chosen.metrics_host, chosen.metrics_port) as port:
+            log.info("metrics: http://%s:%d/metrics", chosen.metrics_host, port)
+            supervise.serve(engine, environ, signals)
 
 
 def _check_version(planned: ServePlan) -> None:

@@ -17,9 +17,7 @@ import queue
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.acceptance import Floor
 from launcher.causes import explain
@@ -28,31 +26,15 @@ from launcher.engine import Engine, Exit
 from launcher.errors import EngineDied, EngineWedged, HeadRequired, LauncherError, StartupSpent, StopForced
 from launcher.options import OnWedge
 from launcher.probe import Probe
+from launcher.signals import Signals
 from launcher.states import SERVING, START, Phase
 
 log = logging.getLogger("radiance")
-Signals = queue.SimpleQueue[int]
 
 RESTART_WINDOW_SECONDS = 1800.0
 LONGEST_PAUSE_SECONDS = 60.0
 #: what is wedged or never started does not drain; it gets a moment to end by itself
 SHORT_GRACE_SECONDS = 5.0
-
-
-@contextmanager
-def received() -> Iterator[Signals]:
-    """SIGTERM and SIGINT go into a queue; SimpleQueue.put is safe inside a signal handler."""
-    signals: Signals = queue.SimpleQueue()
-
-    def note(number: int, _: FrameType | None) -> None:
-        signals.put(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Restarts:

@@ -21,24 +21,24 @@ from pathlib import Path
 from launcher import arguments, cachedirs, guard, logs, smollm2
 from launcher.engine import Engine
 from launcher.errors import EngineMissing, LauncherError, ModelMissing, SettingsConflict
-from launcher.lives import Lives, Signals, received
+from launcher.lives import Lives
 from launcher.plan import ServePlan
 from launcher.secrets import Redactor
+from launcher.signals import Signals
 from launcher.states import Phase
 
 log = logging.getLogger("radiance")
 
 
-def serve(engine: Engine, environ: Mapping[str, str]) -> None:
+def serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None:
     """Run to the end. Returns after a clean stop on request; raises the LauncherError that says what else happened."""
-    with received() as signals:
-        try:
-            _serve(engine, environ, signals)
-        except smollm2.Stopped:
-            log.info("stopped while the model was prepared")
-        except LauncherError:
-            engine.enter(Phase.FAILED)
-            raise
+    try:
+        _serve(engine, environ, signals)
+    except smollm2.Stopped:
+        log.info("stopped before vLLM was started")
+    except LauncherError:
+        engine.enter(Phase.FAILED)
+        raise
 
 
 def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None:
@@ -48,6 +48,8 @@ def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None
     cachedirs.check(env)
     _prepare(plan, signals)
     _free(plan.options.host, plan.options.port, "--port")
+    if not signals.empty():
+        raise smollm2.Stopped
     with _state_folder(plan) as folder:
         engine.state_dir = folder
         env["RADIANCE_STATE_DIR"] = str(folder)

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,33 +83,34 @@ class Server:
             assert finished == "lengthdata: [DONE]"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("supervised")
-    target = checkpoints.tiny_qwen35(folder / "target")
-    harness.write_profile(
-        folder, "story", target, MTP, fast_draft="enabled", expected={"acceptance_per_draft_min": 1.0}
-    )
-    (folder / "key").write_text(f"{KEY}\n")
+@contextmanager
+def start(folder: Path, *options: str | Path) -> Iterator[Server]:
     api, port = free_port(), free_port()
     command = [harness.BIN / "radiance", "serve", "--profile", "story", "--profiles-dir", folder, "--host", "127.0.0.1"]
-    command += [
-        "--port",
-        str(api),
-        "--metrics-port",
-        str(port),
-        "--log-format",
-        "json",
-        "--api-key-file",
-        folder / "key",
-    ]
-    command += ["--fallback-after-seconds", "1", "--restart-delay-seconds", "0.1", "--grace-seconds", "120"]
+    command += ["--port", str(api), "--metrics-port", str(port), *options]
     paths = [str(harness.HERE / "sabotage"), *filter(None, [os.environ.get("PYTHONPATH")])]
     mark = processes.mark()
     env = {name: value for name, value in os.environ.items() if not name.startswith("RADIANCE_")}
     env |= {"SABOTAGE": "random", "PYTHONPATH": os.pathsep.join(paths), "HF_TOKEN": TOKEN, **mark}
     with processes.running(command, folder / "serve.log", env=env, cwd=folder) as process:
         yield Server(process, folder / "serve.log", mark, f"http://127.0.0.1:{api}", f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("supervised")
+    target = checkpoints.tiny_qwen35(made / "target")
+    floor = {"acceptance_per_draft_min": 1.0}
+    harness.write_profile(made, "story", target, MTP, fast_draft="enabled", expected=floor)
+    (made / "key").write_text(f"{KEY}\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    more = ["--fallback-after-seconds", "1", "--restart-delay-seconds", "0.1", "--grace-seconds", "120"]
+    with start(folder, "--log-format", "json", "--api-key-file", folder / "key", *more) as started:
+        yield started
 
 
 def test_it_packs_warms_and_gets_ready(server: Server) -> None:
@@ -173,7 +175,7 @@ def test_a_stream_that_runs_when_sigterm_comes_loses_no_token(server: Server) ->
 
 
 def test_every_line_it_printed_was_json_of_one_form_without_a_secret(server: Server) -> None:
-    """Last: what launcher, vLLM and its HTTP server wrote over three lives."""
+    """What launcher, vLLM and its HTTP server wrote over three lives."""
     text = server.log.read_text()
     assert KEY not in text
     assert TOKEN not in text
@@ -184,3 +186,12 @@ def test_every_line_it_printed_was_json_of_one_form_without_a_secret(server: Ser
     loggers = {line["logger"].split(".")[0] for line in lines}
     assert {"radiance", "vllm", "uvicorn"} <= loggers
     assert not [line for line in lines if "GET /health" in line["message"] and " 200" in line["message"]]
+
+
+def test_nothing_of_vllm_outlives_a_launcher_that_was_killed(folder: Path) -> None:
+    """Killed while vLLM loads, with its engine core and helper processes around."""
+    with start(folder, "--grace-seconds", "5") as server:
+        until(lambda: len(processes.marked(server.mark)) > 3, "launcher, guard, vLLM, engine core", harness.START_LIMIT)
+        server.process.kill()
+        server.process.wait()
+        until(lambda: processes.marked(server.mark) == [], "no process is left", 60)

@@ -229,6 +229,28 @@ def test_a_second_signal_cuts_the_drain_delay_short(serve: Serve) -> None:
     assert "second signal came (SIGINT)" in served.log
 
 
+def test_a_signal_before_there_is_a_vllm_is_a_clean_stop(serve: Serve, tmp_path: Path) -> None:
+    """The launcher hangs in the reading of its key when the signal comes; as process 1 it would never see one it has no handler
+    for."""
+    fifo = tmp_path / "key"
+    os.mkfifo(fifo)
+    served = serve("--api-key-file", str(fifo))
+
+    def writer() -> int:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            assert served.process.poll() is None, served.log
+            return 0
+
+    write = until(writer, "the launcher reads")
+    served.process.send_signal(signal.SIGTERM)
+    os.write(write, b"sk-123456")
+    os.close(write)
+    assert served.process.wait(PATIENCE) == 0, served.log
+    assert lives(served) == []
+
+
 def test_what_left_parent_group_and_session_ends_too(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = processes.mark()
     monkeypatch.setenv(*next(iter(mark.items())))
@@ -251,6 +273,28 @@ def test_no_process_is_left_after_the_launcher_was_killed(
     served.process.kill()
     served.process.wait()
     until(lambda: processes.marked(mark) == [], "no process is left")
+
+
+def test_vllm_is_asked_to_end_when_the_launcher_was_killed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only killed at the end of the grace: running requests may finish."""
+    mark = processes.mark()
+    monkeypatch.setenv(*next(iter(mark.items())))
+    served = serve("--grace-seconds", "100000")
+    served.wait_ready()
+    served.process.kill()
+    served.process.wait()
+    until(lambda: processes.marked(mark) == [], "no process is left")
+
+
+def test_vllm_ends_when_launcher_and_guard_were_killed(serve: Serve) -> None:
+    served = serve("--grace-seconds", "100000", fake="stubborn")
+    served.wait_ready()
+    [vllm], guard = served.seen()["pids"], served.status()["engine"]["pid"]
+    served.process.kill()
+    served.process.wait()
+    assert alive(vllm)
+    os.kill(guard, signal.SIGKILL)
+    until(lambda: not alive(vllm), "the kernel has killed vLLM")
 
 
 def test_no_process_is_left_after_the_guard_was_killed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

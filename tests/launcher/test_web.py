@@ -16,6 +16,7 @@ from figures import (
 
 from launcher import exporter, web
 from launcher.engine import Engine
+from launcher.states import Phase
 
 
 def test_the_port_answers_over_http(engine: Engine) -> None:
@@ -76,3 +77,17 @@ def test_status_waits_for_figures_that_are_newer_than_the_question(
         for drafts in (300, 400, 500):
             upstream.text = vllm_text(drafts=drafts)
             assert http.get("/status").json()["acceptance"]["drafts"] == drafts
+
+
+def test_livez_is_503_only_when_the_supervision_itself_is_stuck(engine: Engine) -> None:
+    with (
+        web.serving(engine, "127.0.0.1", 0) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http,
+    ):
+        engine.turned = time.monotonic()
+        for phase in Phase:
+            engine.timeline.begin(first=False)
+            engine.enter(phase)
+            assert http.get("/livez").status_code == 200, phase
+        engine.turned = time.monotonic() - web.STUCK_SECONDS
+        assert http.get("/livez").status_code == 503
