@@ -2,7 +2,7 @@
 
 coarse_words (int8) works on words of four codes: ((word << s) & C0C0C0C0) ^ A0A0A0A0 is four int8 of 32 (2v - 3), so a
 weight costs half an instruction, and joining the four truncated bytes of a word costs none, as the compiler sees that it
-is the word. Columns meet in the order that needs no exchange between lanes: rotate_triton stores x in that order.
+is the word. Columns meet so that a lane's share of a row is 16 bytes side by side: rotate_triton stores x in that order.
 coarse_bits (bf16): the bits 0x3F80 | v << 5 are the bf16 number 1 + v/4, so no conversion, and
 s (2v - 3) x = s (8 (1 + v/4) - 11) x needs the group's sum of x once. Block maxima are taken from the stored bf16 values.
 NOTE: Triton's interpreter multiplies bit-cast bf16 operands wrongly; there only the int8 form can be tested.
