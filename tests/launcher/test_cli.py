@@ -69,7 +69,7 @@ def test_serve_refuses_a_vllm_that_the_profile_does_not_allow(
 ) -> None:
     from launcher import supervise
 
-    monkeypatch.setattr(supervise, "serve", lambda engine, environ: None)
+    monkeypatch.setattr(supervise, "serve", lambda engine, environ, signals: None)
     result = run("--profile", "smollm2-cpu", "--set", sets, "--port", str(free_port()), "--metrics-port", "0")
     assert result.exit_code == (code or 0), result.output
 
