@@ -56,6 +56,25 @@ def test_the_whole_path_is_as_fast_as_promised(results: dict[str, Any], m: int) 
     assert us(results, m, "stock", "whole") / whole >= ratio
 
 
+def test_the_coarse_pass_reads_at_85_percent_of_the_bandwidth(results: dict[str, Any]) -> None:
+    shares = {r["m"]: r["read_share"] for r in results["rows"] if (r["n"], r["k"], r["stage"]) == (N, K, "coarse")}
+    assert min(shares[m] for m in (1, 2, 4, 8)) >= 0.85
+
+
+def test_counting_costs_less_than_a_microsecond_and_its_clock_is_right(results: dict[str, Any]) -> None:
+    """At 128 rows two runs of the same differ by more than the cost."""
+    for m in (1, 2, 4, 8, 16, 32, 64):
+        whole = us(results, m, "cuda", "whole")
+        assert whole - us(results, m, "cuda", "uncounted") < 1.05  # both are rounded to 0.1
+        assert abs(us(results, m, "cuda", "device clock") / whole - 1) < 0.1
+
+
+def test_rivals_were_timed_in_the_same_run(results: dict[str, Any]) -> None:
+    for m in (1, 16, 64):
+        for rival in ("fp8", "humming_int4", "humming_int2"):
+            assert us(results, m, rival, "whole") > 1.5 * us(results, m, "cuda", "whole")
+
+
 def test_quantising_at_full_size_keeps_its_bounds() -> None:
     """At most 1.5 s and 256 MiB beyond the packed copy at 248320 x 5120, once cuBLAS and cuSOLVER are loaded."""
     found = loaded("h200-quantise.json")

@@ -31,6 +31,7 @@ def main() -> None:
             found, _ = shortlist.candidates(p, rot, source, x, 32, n, counters=counters)
             ledger.tally(counters, winners, winners, found)
         ledger.add(counters, ledger.STOCK, where)
+        torch.cuda.synchronize()  # a reader does not wait, and here everything takes its time
         words = counters.read()
         assert words[ledger.CALLS] == 8
         assert words[ledger.CHECKED : ledger.STOCK + 1] == [
