@@ -20,6 +20,21 @@ from radiance.settings import Mode
 ROOT, INDUCTOR = "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR"
 
 
+#: what a serve writes to -> where that is when the variable is unset
+PLACES = {
+    "HF_HOME": "{cache}/huggingface",
+    ROOT: "{cache}/vllm",
+    "TRITON_CACHE_DIR": "{home}/.triton/cache",
+    "TMPDIR": "/tmp",
+}
+
+
+def places(environ: Mapping[str, str]) -> dict[str, Path]:
+    home = environ.get("HOME") or os.path.expanduser("~")
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return {name: Path(environ.get(name) or place.format(home=home, cache=cache)) for name, place in PLACES.items()}
+
+
 def namespace(mode: Mode, rerank: int | None, vocab: Path | None, shadow_sample: int) -> str:
     """A readable name, equal for equal graphs; empty for the stock head. The vocabulary counts by content, if it is there."""
     if mode is Mode.OFF:

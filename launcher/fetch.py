@@ -8,7 +8,6 @@ terminal; `--offline` to see beforehand whether a machine without network can se
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import AccessDenied, CacheUnwritable, LauncherError, ModelMissing, NetworkTrouble
+from launcher.errors import CacheUnwritable, LauncherError, ModelMissing, NetworkTrouble
+from launcher.huberrors import explained
 from launcher.schema import Profile
 
 Say = Callable[[str], object]
@@ -75,7 +75,8 @@ def check(profile: Profile) -> list[Fetched]:
 
 
 def fetch(profile: Profile, say: Say, workers: int = 8, terminal: bool = False) -> list[Fetched]:
-    """Fetch what is missing. `workers`: files at once. Raises a LauncherError that says what to do."""
+    """Fetch what is missing. `workers`: files at once. Raises a LauncherError that says what to do; a hub that does not
+    answer is none while the cache is whole."""
     wanted = repositories(profile)
     done = {repository: folder for repository in wanted if _pinned(repository) and (folder := cached(repository))}
     if len(done) < len(wanted):
@@ -151,7 +152,11 @@ def _fetch(repository: Repository, say: Say, workers: int, terminal: bool) -> Pa
     except LauncherError:
         raise
     except Exception as error:
-        raise _explained(error, repository) from error
+        trouble = explained(error, repository.role, str(repository))
+        if isinstance(trouble, NetworkTrouble) and (folder := cached(repository)):
+            say(f"{trouble}; what is in the cache is whole and will do")
+            return folder
+        raise trouble from error
 
 
 def _disk(need: int, repository: Repository) -> None:
@@ -234,42 +239,3 @@ def _size(folder: Path) -> int:
         except OSError:  # moved into place meanwhile
             continue
     return total
-
-
-def _explained(error: Exception, repository: Repository) -> LauncherError:
-    """What huggingface_hub, its HTTP client or the disk raised, as one of ours."""
-    from huggingface_hub import constants, errors
-
-    where = f"{repository} on {constants.ENDPOINT}"
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    short = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    root = error.__cause__ if isinstance(error, errors.DryRunError) and isinstance(error.__cause__, Exception) else None
-    if root is not None:
-        return _explained(root, repository)
-    if isinstance(error, errors.GatedRepoError):
-        return AccessDenied(
-            f"{where} is gated: accept its terms with an account of yours, then set HF_TOKEN to a token of that account"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return ModelMissing(f"{where}: there is no such revision; correct {repository.role}.revision in the profile")
-    if status in (401, 403):
-        return AccessDenied(
-            f"{where}: refused ({status}). It does not exist, or is private: set HF_TOKEN to a token that may read it"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return ModelMissing(f"{where}: there is no such repository; correct {repository.role}.id in the profile")
-    if isinstance(error, (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)):
-        return NetworkTrouble(
-            f"{where}: {short}; try again, or serve from a cache that is complete (`radiance fetch --offline`)"
-        )
-    if isinstance(error, OSError) and error.errno in (
-        errno.ENOSPC,
-        errno.EACCES,
-        errno.EROFS,
-        errno.EPERM,
-        errno.EDQUOT,
-    ):
-        return CacheUnwritable(f"{repository}: {short}; make room, mount a writable volume or set HF_HOME")
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
-        return NetworkTrouble(f"{where}: {short}; try again: what has come stays")
-    return ModelMissing(f"{where}: {type(error).__name__}: {short}")

@@ -49,6 +49,8 @@ class ServePlan:
     embedded: str | None
     #: what comes from the model hub
     repositories: tuple[Repository, ...]
+    #: caches and temporary files, by the variable that moves them
+    folders: Mapping[str, Path]
     #: where the private state folder is made; None = the system's temporary folder
     state_parent: Path | None
     options: Options
@@ -118,6 +120,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         model_folders=_folders(profile, environ),
         embedded=profile.model.embedded,
         repositories=tuple(repositories(profile)),
+        folders=MappingProxyType(cachedirs.places(passed | env)),
         state_parent=user.state_dir,
         options=options,
         mode=mode,
@@ -203,6 +206,7 @@ def to_json(plan: ServePlan, hide: Mapping[str, str]) -> str:
         "argv": list(plan.argv),
         "env": dict(plan.env) | dict.fromkeys(plan.secrets, "(inherited, not shown)"),
         "unset": list(plan.unset),
+        "folders": {name: str(path) for name, path in plan.folders.items()},
         "state_dir": f"made at start, private, in {plan.state_parent or 'the temporary folder'}",
         "api": f"http://{plan.options.host}:{plan.options.port}",
         "metrics": f"http://{plan.options.metrics_host}:{plan.options.metrics_port}/metrics",
@@ -230,6 +234,7 @@ def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
     rows += [("env", f"{name} (inherited, not shown)") for name in plan.secrets]
     rows += [("unset", name) for name in plan.unset]
     rows += [
+        *(("folder", f"{name} {path}") for name, path in plan.folders.items()),
         ("state", f"a private folder, made at start, in {plan.state_parent or 'the temporary folder'}"),
         *(("model", str(folder)) for folder in plan.model_folders),
         *(("hub", str(repository)) for repository in plan.repositories),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher import arguments, cachedirs, guard, logs, smollm2
+from launcher import arguments, cachedirs, fetchahead, guard, logs, smollm2
 from launcher.engine import Engine
 from launcher.errors import EngineMissing, LauncherError, ModelMissing, SettingsConflict
 from launcher.lives import Lives
@@ -47,6 +47,8 @@ def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None
     env = {**{name: value for name, value in environ.items() if name not in plan.unset}, **plan.env}
     cachedirs.check(env)
     _prepare(plan, signals)
+    if not fetchahead.run(plan.settled.profile, env, log.info, lambda: not signals.empty()):
+        raise smollm2.Stopped
     _free(plan.options.host, plan.options.port, "--port")
     if not signals.empty():
         raise smollm2.Stopped

@@ -17,18 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import fetch, machine
+from launcher import cachedirs, fetch, machine
 from launcher.fetch import Repository
 from radiance import seams
 
 SHM = Path("/dev/shm")
-#: folders that must be writable -> variable, and where it points when unset, below the home or the cache folder
-CACHES = {
-    "HF_HOME": "{cache}/huggingface",
-    "VLLM_CACHE_ROOT": "{cache}/vllm",
-    "TRITON_CACHE_DIR": "{home}/.triton/cache",
-    "TMPDIR": "/tmp",
-}
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ def look(environ: Mapping[str, str], repositories: list[Repository], ask_hub: bo
         gids=(os.getgid(), *os.getgroups()),
         shm=_space(SHM) if SHM.is_dir() else None,
         kfd=_kfd(),
-        folders=tuple(folder(name, _place(name, environ)) for name in CACHES),
+        folders=tuple(folder(name, path) for name, path in cachedirs.places(environ).items()),
         compiler=_compiler(environ),
         triton=_triton(environ),
         plugins=tuple(sorted(point.name for point in importlib.metadata.entry_points(group="vllm.general_plugins"))),
@@ -120,12 +113,6 @@ def folder(name: str, path: Path) -> Folder:
             f"{error.strerror} ({there} belongs to {owner.st_uid}:{owner.st_gid}, mode {owner.st_mode & 0o7777:04o})"
         )
     return Folder(name, path, problem, shutil.disk_usage(there).free)
-
-
-def _place(name: str, environ: Mapping[str, str]) -> Path:
-    home = environ.get("HOME") or os.path.expanduser("~")
-    cache = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
-    return Path(environ.get(name) or CACHES[name].format(home=home, cache=cache))
 
 
 def _space(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
+from launcher import servicelinks
 from launcher.checks.verdict import Findings, fail, fail_if, ok, warn
 from launcher.plan import ServePlan
 from launcher.profiles import Profile
@@ -84,15 +85,11 @@ def places(around: Surroundings, plan: ServePlan | None) -> Findings:
 
 def links(around: Surroundings, plan: ServePlan | None) -> Findings:
     del plan
-    names = [
-        n
-        for n, v in sorted(around.environ.items())
-        if n.startswith("VLLM_") and v.partition("://")[0] in ("tcp", "udp", "sctp")
-    ]
+    names = servicelinks.found(around.environ)
     if names:
         yield warn(
             f"Kubernetes service links that vLLM would take for settings: {', '.join(names)}; `serve` takes them out",
-            "set enableServiceLinks: false in the pod, or rename the Service",
+            f"{servicelinks.CURE} in the pod, or rename the Service",
         )
     if around.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         yield warn(

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hub import Repo
 from serving import ROOT, profile_text
 
-from launcher import checks, machine, plan, profiles, surroundings
+from launcher import cachedirs, checks, machine, plan, profiles, surroundings
 from launcher.checks import Finding, Verdict
 from launcher.cli import main
 from launcher.fetch import Repository
@@ -37,7 +37,7 @@ GOOD = Surroundings(
     gids=(1000, 44),
     shm=8 * GIB,
     kfd=None,
-    folders=tuple(Folder(name, Path("/c") / name, "", 500 * GIB) for name in surroundings.CACHES),
+    folders=tuple(Folder(name, Path("/c") / name, "", 500 * GIB) for name in cachedirs.PLACES),
     compiler="/usr/bin/gcc",
     triton=("3.9.0", ""),
     plugins=("radiance",),

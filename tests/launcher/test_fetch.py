@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hub as hubs
+import psutil
 import pytest
 from hub import COMMIT, Hub, Repo
 from serving import profile_text, until
@@ -137,6 +138,12 @@ def test_an_unreachable_hub_is_75_and_a_whole_cache_serves_all_the_same(hub: Hub
     assert f"model tiny/model on {hub.url}" in done.stderr
     assert "try again" in done.stderr
     assert "Traceback" not in done.stderr
+    hub.broken = 0
+    assert run().returncode == 0
+    hub.broken = 503
+    done = run(HF_HUB_DOWNLOAD_TIMEOUT="1")
+    assert done.returncode == 0, done.stderr
+    assert "what is in the cache is whole and will do" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,8 @@ def test_refusals_have_codes_and_say_what_to_do(
     assert "hf_wrong" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     if repo:
-        assert run(HF_TOKEN=TOKEN).returncode == 0
+        (tmp_path / "token").write_text(f"{TOKEN}\n")
+        assert run(HF_TOKEN_FILE=str(tmp_path / "token")).returncode == 0
 
 
 def test_two_fetchers_of_one_cache_take_turns(hub: Hub, tmp_path: Path) -> None:
@@ -272,3 +280,77 @@ def test_what_is_set_on_the_command_line_is_fetched(hub: Hub, run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "model tiny/other: complete" in done.stdout
     assert "tokenizer tiny/model: complete" in done.stdout
+
+
+# What `serve` does of it.
+
+
+@pytest.fixture
+def hub_for_serve(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    for name, value in environment(hub, tmp_path).items():
+        if name.startswith("HF_") or name == "NO_PROXY":
+            monkeypatch.setenv(name, value)
+    return hub
+
+
+SOURCES = {"model": {"id": "tiny/model"}, "drafter": {"id": "tiny/drafter"}}
+
+
+def test_serve_fetches_before_it_starts_vllm(hub_for_serve: Hub, serve: Any, tmp_path: Path) -> None:
+    hub_for_serve.open.clear()
+    served = serve(**SOURCES)
+    until(lambda: hub_for_serve.downloads("model.safetensors"), "it downloads")
+    assert served.status()["phase"] == "fetching"
+    assert not (tmp_path / "notes/seen.json").exists()
+    hub_for_serve.open.set()
+    served.wait_ready()
+    assert served.seen()["argv"][:2] == ["serve", "tiny/model"]
+    assert (snapshot(tmp_path, "drafter", "f" * 40) / "config.json").exists()
+    assert served.stop() == 0
+    assert "drafter tiny/drafter: complete in" in served.log
+
+
+def test_serve_stops_while_it_fetches(hub_for_serve: Hub, serve: Any, tmp_path: Path) -> None:
+    hub_for_serve.open.clear()
+    served = serve(**SOURCES)
+    until(lambda: hub_for_serve.downloads("model.safetensors"), "it downloads")
+    assert served.stop() == 0
+    assert not (tmp_path / "notes/seen.json").exists()
+    assert "stopped while the model was prepared" in served.log
+
+
+def test_a_fetch_ends_with_a_launcher_that_was_killed(hub_for_serve: Hub, serve: Any) -> None:
+    hub_for_serve.open.clear()
+    served = serve(**SOURCES)
+    until(lambda: hub_for_serve.downloads("model.safetensors"), "it downloads")
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    assert any("launcher.fetchahead" in child.cmdline() for child in children)
+    served.process.kill()
+    _, alive = psutil.wait_procs(children, 60)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "code", "said"),
+    [
+        ({"model": {"id": "tiny/modle"}}, {}, 66, "there is no such repository"),
+        ({"model": {"id": "tiny/gated", "gated": True}}, {}, 77, "is gated"),
+        ({}, {"HF_HUB_OFFLINE": "1"}, 66, "not complete in"),
+    ],
+)
+def test_serve_ends_with_the_code_of_what_it_could_not_fetch(
+    hub_for_serve: Hub,
+    serve: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    more: dict[str, str],
+    code: int,
+    said: str,
+) -> None:
+    hub_for_serve.repos["tiny/gated"] = Repo(dict(MODEL), needs=TOKEN, gate=True)
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    served = serve(**{**SOURCES, **change})
+    assert served.process.wait(60) == code
+    assert said in served.log
+    assert "Traceback" not in served.log
