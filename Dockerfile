@@ -8,6 +8,8 @@
 # A digest of vLLM's ROCm image was not to be had where this was written: give ROCM_IMAGE as name@sha256:... to pin it.
 ARG BASE_IMAGE=debian:bookworm-20261005-slim@sha256:7c7b2c966bc9ee8cedfeef67e0e279108992c77681fa595db4a9d65c06ccc587
 ARG ROCM_IMAGE=vllm/vllm-openai-rocm:v0.33.0
+# as in pyproject.toml; the build ends if the wheel says something else
+ARG PLUGIN_VERSION=0.1.0
 
 # Wheels from outside, if the build gets some: --build-context wheels=FOLDER. Empty otherwise, then pip asks its index.
 # Every list is installed with --require-hashes, so where a wheel came from does not matter.
@@ -92,13 +94,13 @@ FROM cpu-vllm AS cpu
 COPY --from=smollm2 /model /opt/radiance/share/models
 COPY deploy/image/check.py /opt/radiance/share/check.py
 COPY --from=plugin /dist /opt/radiance/dist
+ARG PLUGIN_VERSION
 ARG VLLM_VERSION=0.32.0+cpu
 RUN pip install --no-cache-dir --no-deps --no-index /opt/radiance/dist/*.whl \
- && python /opt/radiance/share/check.py --vllm ${VLLM_VERSION} --accelerator cpu
+ && python /opt/radiance/share/check.py --vllm ${VLLM_VERSION} --plugin ${PLUGIN_VERSION} --accelerator cpu
 ENV SMOLLM2_FOLDER=/opt/radiance/share/models/smollm2-135m-instruct
 USER 10001:0
-ARG PLUGIN_VERSION
-ARG REVISION
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Radiance for tests on a CPU" \
       org.opencontainers.image.description="Not a product: a third party's CPU rebuild of vLLM with a patched torchvision, and SmolLM2-135M (Apache-2.0)" \
       org.opencontainers.image.version=${PLUGIN_VERSION} \
@@ -143,14 +145,15 @@ ENTRYPOINT ["/usr/bin/tini", "--", "radiance"]
 CMD ["--help"]
 COPY deploy/image/check.py /opt/radiance/share/check.py
 COPY --from=plugin /dist /opt/radiance/dist
+ARG PLUGIN_VERSION
 ARG VLLM_VERSION=0.33.0
 # Its major number is checked; the image's own vLLM decides the rest.
 ARG ROCM_VERSION=7
 RUN PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --no-deps --no-index /opt/radiance/dist/*.whl \
- && python3 /opt/radiance/share/check.py --vllm ${VLLM_VERSION} --accelerator rocm --accelerator-version ${ROCM_VERSION}
+ && python3 /opt/radiance/share/check.py --vllm ${VLLM_VERSION} --plugin ${PLUGIN_VERSION} --accelerator rocm \
+     --accelerator-version ${ROCM_VERSION}
 USER 10001:0
-ARG PLUGIN_VERSION
-ARG REVISION
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Radiance" \
       org.opencontainers.image.description="vLLM with a 2-bit LM head for the speculative drafter, for AMD GPUs" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -169,22 +172,27 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
     pip install --no-cache-dir --no-deps --require-hashes --find-links=/wheels --requirement=/opt/radiance/share/cuda.lock \
  && ln -s lib /opt/radiance/lib/python3.11/site-packages/nvidia/cu13/lib64 \
  && ln -s libcudart.so.13 /opt/radiance/lib/python3.11/site-packages/nvidia/cu13/lib/libcudart.so
+ENV CUDA_HOME=/opt/radiance/lib/python3.11/site-packages/nvidia/cu13
+# FlashInfer links what it compiles with -lcuda. The real one is the driver's and comes in at run time as libcuda.so.1; for
+# the linker an empty library of that name is enough, as in NVIDIA's own stubs.
+RUN mkdir ${CUDA_HOME}/lib/stubs \
+ && gcc -shared -Wl,-soname,libcuda.so.1 -x c /dev/null -o ${CUDA_HOME}/lib/stubs/libcuda.so
 
 FROM cuda-vllm AS cuda
 COPY deploy/image/check.py /opt/radiance/share/check.py
 COPY --from=plugin /dist /opt/radiance/dist
+ARG PLUGIN_VERSION
 ARG VLLM_VERSION=0.33.0
 ARG CUDA_VERSION=13.0
 RUN pip install --no-cache-dir --no-deps --no-index /opt/radiance/dist/*.whl \
- && python /opt/radiance/share/check.py --vllm ${VLLM_VERSION} --accelerator cuda --accelerator-version ${CUDA_VERSION}
+ && python /opt/radiance/share/check.py --vllm ${VLLM_VERSION} --plugin ${PLUGIN_VERSION} --accelerator cuda \
+     --accelerator-version ${CUDA_VERSION}
 # What NVIDIA's container toolkit reads: hand in the driver's compute part, and refuse an older driver by name at the start.
-ENV CUDA_HOME=/opt/radiance/lib/python3.11/site-packages/nvidia/cu13 \
-    NVIDIA_VISIBLE_DEVICES=all \
+ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA="cuda>=${CUDA_VERSION}"
 USER 10001:0
-ARG PLUGIN_VERSION
-ARG REVISION
+ARG REVISION=unknown
 LABEL org.opencontainers.image.version=${PLUGIN_VERSION} \
       org.opencontainers.image.revision=${REVISION} \
       radiance.vllm.version=${VLLM_VERSION} \

@@ -6,7 +6,7 @@ CHART_VENV ?= $(CURDIR)/.venv-chart
 MODELS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/radiance/models
 
 .DEFAULT_GOAL := help
-.PHONY: help venv image bake demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check chart chart-golden chart-e2e chart-kind docs check release-check release-image release-chart release-publish format clean
+.PHONY: help venv image image-test bake demo serve accuracy test test-unit test-e2e test-gpu bench-head compat test-tools metrics-check chart chart-golden chart-e2e chart-kind docs check release-check release-image release-chart release-publish format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -34,10 +34,10 @@ ifeq ($(GEMMA),accept-terms)
 endif
 
 test: venv ## all tests that need no GPU
-	$(BIN)/python -m pytest -m "not gpu and not compat and not chart"
+	$(BIN)/python -m pytest -m "not gpu and not compat and not chart and not image"
 
 test-unit: venv ## the tests that start no vLLM: seconds
-	$(BIN)/python -m pytest -m "not gpu and not e2e and not compat and not chart"
+	$(BIN)/python -m pytest -m "not gpu and not e2e and not compat and not chart and not image"
 
 test-e2e: venv ## the tests on a real vllm serve
 	$(BIN)/python -m pytest -m e2e
@@ -81,8 +81,11 @@ docs: venv ## write the pages and files that are made from code
 	$(BIN)/python deploy/grafana/dashboard.py > deploy/grafana/radiance.json
 	$(BIN)/python deploy/chart/generate.py
 
-image: venv ## the CPU image, localhost/radiance:cpu, with podman and no registry (IMAGE=cuda: the real one, 10 GB)
-	@deploy/image/build.sh $(or $(IMAGE),cpu) $(BIN)/pip
+image: venv ## the CPU image, localhost/radiance:cpu, with podman and no registry (TARGET=cuda: the real one)
+	@deploy/image/build.sh $(or $(TARGET),cpu) $(BIN)/pip
+
+image-test: venv ## run the image that `make image` built: completion, scrape, compiler, stop, layers
+	$(BIN)/python -m pytest -m image tests/image
 
 bake: ## build TARGET (cuda, rocm, cpu; else the first two) with docker buildx
 	docker buildx bake $(or $(TARGET),release)

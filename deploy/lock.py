@@ -3,8 +3,9 @@
     python deploy/lock.py REQUIREMENTS.txt > REQUIREMENTS.lock
 
 For this Python and this machine's platform, so: CPython 3.11 on Linux x86-64, as in the image. One hash a package, not one
-for every wheel the index has, so that a person can read a change. A line `#: leave out NAME ...` in the requirements names
-packages that are resolved but not written.
+for every wheel the index has, so that a person can read a change. Two lines of the requirements speak to this program:
+`#: and what the launcher needs` adds the dependencies in pyproject.toml, `#: leave out NAME ...` names packages that are
+resolved but not written.
 """
 
 from __future__ import annotations
@@ -15,27 +16,33 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
 
 def main(source: Path) -> None:
-    out = re.findall(r"^#: leave out (.+)$", source.read_text(), re.M)
-    left_out = {name for line in out for name in line.split()}
+    text = source.read_text()
+    left_out = {name for line in re.findall(r"^#: leave out (.+)$", text, re.M) for name in line.split()}
+    more = []
+    if "\n#: and what the launcher needs\n" in text:
+        more = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
     print(f"# Made by deploy/lock.py from {source.name}; do not edit.")
-    for name, version, digest in sorted(resolve(source)):
+    for name, version, digest in sorted(resolve(source, more)):
         if name not in left_out:
             print(f"{name}=={version} --hash=sha256:{digest}")
 
 
-def resolve(source: Path) -> list[tuple[str, str, str]]:
+def resolve(source: Path, more: list[str]) -> list[tuple[str, str, str]]:
     """(name, version, sha256) of everything pip would install. Raises CalledProcessError if it cannot."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed",
-             "--only-binary=:all:", "--report", str(report), "-r", str(source)],
+             "--only-binary=:all:", "--report", str(report), "-r", str(source), *more],
             check=True,
         )  # fmt: skip
         return [_entry(item) for item in json.loads(report.read_text())["install"]]

@@ -1,16 +1,32 @@
 #!/usr/bin/env bash
-# Programs that tests find on PATH. Without them those tests are skipped, or fail where CI=true.
+# Programs that tests and `make image` find on PATH. Without them those tests are skipped, or fail where CI=true.
 set -euo pipefail
-missing=()
-for program in promtool prometheus prometheus-alertmanager; do
-  command -v "$program" >/dev/null || missing+=("$program")
+declare -A package=(
+  [promtool]=prometheus
+  [prometheus]=prometheus
+  [prometheus-alertmanager]=prometheus-alertmanager
+  [amtool]=prometheus-alertmanager
+  [docker-compose]=docker-compose
+  [podman]=podman
+  # what podman needs to build and run as root without systemd (deploy/image/containers.conf), and for `kube play`
+  [runc]=runc
+  [conmon]=conmon
+  [buildah]=buildah
+  [iptables]=iptables
+  [catatonit]=catatonit
+  [mmdebstrap]=mmdebstrap
+)
+packages=()
+for program in "${!package[@]}"; do
+  command -v "$program" >/dev/null || packages+=("${package[$program]}")
 done
-if ((${#missing[@]} == 0)); then
+# podman's network lies where no PATH leads
+[[ -x /usr/lib/podman/netavark ]] || packages+=(netavark aardvark-dns)
+if ((${#packages[@]} == 0)); then
   exit 0
 fi
-packages=(prometheus prometheus-alertmanager)
 if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-  echo "[test-tools] missing: ${missing[*]}. As root on Debian: apt-get install --no-install-recommends ${packages[*]}" >&2
+  echo "[test-tools] as root on Debian: apt-get install --no-install-recommends ${packages[*]}" >&2
   exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive

@@ -31,12 +31,11 @@ done
 # One folder for the build: links, since the parts are shared with the virtual environment.
 context=$(mktemp -d "${wheels[0]%/*}/.context-XXXXXX")
 trap 'rm -rf "$context"' EXIT
-cp -rl "${wheels[@]/%//.}" "$context"
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/pyproject.toml")
+cp -rlf "${wheels[@]/%//.}" "$context"
 revision=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)
 say "localhost/radiance:$target of $revision"
 podman build --pull=never --format docker --network host --target "$target" --tag "localhost/radiance:$target" \
   --build-context "wheels=$context" --build-arg PIP_NO_INDEX=1 \
   --build-arg "BASE_IMAGE=$base" ${ROCM_IMAGE:+--build-arg "ROCM_IMAGE=$ROCM_IMAGE"} \
-  --build-arg "PLUGIN_VERSION=$version" --build-arg "REVISION=$revision" "$@" "$root"
+  --build-arg "REVISION=$revision" "$@" "$root"
 say "done: $(podman image inspect --format '{{.Size}}' "localhost/radiance:$target" | numfmt --to=si)B"
