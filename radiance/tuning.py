@@ -100,8 +100,14 @@ _AMPERE = (
     Coarse("coarse", nt=1, warps=16, depth=8),
 )
 
-#: what a launch table may choose from and the GPU tests run, by name of the kind in tables.Shape
-CANDIDATES: tuple[Coarse, ...] = tuple(dict.fromkeys((*_HOPPER, *_AMPERE)))
+# Slower on an H200 (50, 49; 56 us), for `radiance tune` on GPUs with less memory bandwidth for each processor.
+_OTHERS = (
+    Coarse("coarse", nt=1, warps=16, depth=4, ahead=8),
+    Coarse("coarse", nt=1, warps=12, depth=12, ahead=8),
+    Coarse("coarse", nt=2, warps=16, depth=4),
+)
+#: what a launch table may choose from; the GPU tests run them all
+CANDIDATES: tuple[Coarse, ...] = tuple(dict.fromkeys((*_HOPPER, *_AMPERE, *_OTHERS)))
 
 
 @lru_cache

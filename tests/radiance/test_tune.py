@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from radiance import recall, tune
 from tests.radiance.test_accuracy import texts, tiny  # noqa: F401  (fixtures)
@@ -49,6 +50,12 @@ def test_none_is_enough_is_1(tiny: Path, texts: Path, capsys) -> None:  # type: 
 def test_both_layouts(layout: str, tiny: Path, texts: Path, capsys) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     assert run(tiny, texts, "--layout", layout, "--reranks", "64,256") == 0
     assert f"layout {layout}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_launches_need_a_gpu(capsys) -> None:  # type: ignore[no-untyped-def]
+    assert tune.main(["--shape", "1000x512"]) == tune.NO_GPU
+    assert "needs a GPU" in capsys.readouterr().err
 
 
 def test_it_must_be_told_what_to_tune(tiny: Path) -> None:  # noqa: F811
