@@ -19,7 +19,7 @@ from radiance import coarse, ledger, pack, quantise, reference, rows, shortlist,
 from radiance.errors import UnsupportedHead
 from radiance.settings import DEFAULT_RERANK, MAX_RERANK
 from radiance.source import Source
-from radiance.status import STOCK_REASONS, HeadState, HeadStatus, Phase
+from radiance.status import HeadState, HeadStatus, Phase
 
 log = logging.getLogger("vllm.radiance")
 
@@ -66,10 +66,9 @@ class DraftHead:
         self._kept: quantise.Quantised | None = None
         self._eager_calls = 0
         device = source.weight.device
-        self.ledger = ledger.make(device, shadow_sample)
+        self.ledger = ledger.make(device, 0 if shadow else shadow_sample)  # shadow mode compares every row as it is
         #: CUDA kernels count, check and compare on the device, in graphs too
         self.on_device = self.ledger.board is not None
-        self._stock: dict[str, int] = dict.fromkeys(STOCK_REASONS, 0)
         status.latency.clock = "host" if device.type == "cpu" else "device"
         self.crossover = _crossover(source)
         status.n, status.k, status.rerank = source.n, source.k, self.rerank
@@ -220,12 +219,8 @@ class DraftHead:
         return self._verified or self.count_stock(self.status.reason or "waiting")
 
     def count_stock(self, reason: str) -> bool:
-        """False, and one more for `reason`; a call that is being captured is counted whenever its graph is replayed."""
-        if self.on_device and torch.cuda.is_current_stream_capturing():
-            known = reason if reason in STOCK_REASONS else "declined"
-            ledger.add(self.ledger, ledger.STOCK + STOCK_REASONS.index(known), self.source.weight.device)
-        else:
-            self._stock[reason] = self._stock.get(reason, 0) + 1
+        """False, and one more for `reason`."""
+        self.ledger.count_stock(reason)
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -298,12 +293,7 @@ class DraftHead:
         drafted = stock_row[:, : self.n_valid] if self.vocab is None else stock_row[:, self.vocab.long()]
         truth = drafted.float().argmax(dim=1)
         truth = truth if self.vocab is None else self.vocab.long()[truth]
-        if self.on_device:
-            ledger.tally(self.ledger, truth, winners, ids)
-            return
-        missed = (ids != truth[:, None]).all(dim=1).sum()
-        found = torch.stack((torch.tensor(x.shape[0]), (winners != truth).sum().cpu(), missed.cpu()))
-        self.ledger.words[ledger.CHECKED : ledger.STOCK] += found
+        self.ledger.compare(truth, winners, ids)
 
     @contextmanager
     def stock_clock(self, x: torch.Tensor) -> Iterator[None]:
@@ -325,13 +315,7 @@ class DraftHead:
 
     def refresh(self) -> None:
         """Bring the counters that the kernels keep into the status. No synchronisation (ledger.py)."""
-        status, words = self.status, self.ledger.read()
-        status.calls, status.rows, status.rescued_rows = words[: ledger.NANOSECONDS]
-        status.latency.sum_seconds = words[ledger.NANOSECONDS] * 1e-9
-        status.latency.counts = words[ledger.HISTOGRAM : ledger.CHECKED]
-        status.checked_rows, status.disagreed_rows, status.missed_rows = words[ledger.CHECKED : ledger.STOCK]
-        replayed = dict(zip(STOCK_REASONS, words[ledger.STOCK : ledger.SIZE], strict=True))
-        status.stock_calls = {reason: count + replayed.get(reason, 0) for reason, count in self._stock.items()}
+        self.ledger.into(self.status)
 
     def _packed(self) -> quantise.Quantised:
         assert self.quantised is not None, "usable() comes first"

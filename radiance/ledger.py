@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,7 +18,7 @@ from radiance import tuning
 from radiance.errors import UnsupportedHead
 from radiance.kernels import build
 from radiance.kernels.board import Board
-from radiance.status import LATENCY_BUCKETS, STOCK_REASONS
+from radiance.status import LATENCY_BUCKETS, STOCK_REASONS, HeadStatus
 
 CALLS, ROWS, RESCUED, NANOSECONDS = range(4)
 #: calls by latency, one word a bucket and one beyond the last
@@ -40,6 +40,8 @@ class Ledger:
     words: torch.Tensor
     board: Board | None = None
     every: int = 0
+    #: stock calls that Python saw, by reason
+    seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STOCK_REASONS, 0))
 
     def read(self) -> list[int]:
         """All words; on a device that does not answer, what was last read."""
@@ -49,13 +51,40 @@ class Ledger:
         """int64 [3] of check.cu, if it has work."""
         return self.words[STATE:] if self.every else None
 
+    def count_stock(self, reason: str) -> None:
+        """A call for the stock head; one that is being captured is counted whenever its graph is replayed."""
+        if self.board is not None and torch.cuda.is_current_stream_capturing():
+            word = STOCK + STOCK_REASONS.index(reason if reason in STOCK_REASONS else "declined")
+            build.launch(_kernel("count", self.words.device), (1, 1), 1, 0, (build.pointer(self.words[word:]),))
+        else:
+            self.seen[reason] = self.seen.get(reason, 0) + 1
+
+    def compare(self, truth: torch.Tensor, winners: torch.Tensor, ids: torch.Tensor) -> None:
+        """Count how winners int64 [m], the best of candidates int64 [m, r], part from the true ones. Synchronises where no
+        CUDA kernel can count."""
+        m, r = ids.shape
+        if self.board is None:
+            missed = (ids != truth[:, None]).all(dim=1).sum()
+            self.words[CHECKED:STOCK] += torch.stack((torch.tensor(m), (winners != truth).sum().cpu(), missed.cpu()))
+            return
+        args = (build.pointer(truth), build.pointer(winners), build.pointer(ids), build.integer(m), build.integer(r),
+                build.pointer(self.words[CHECKED:]))  # fmt: skip
+        build.launch(_kernel("tally", ids.device), (-(-m // 128), 1), 128, 0, args)
+
+    def into(self, status: HeadStatus) -> None:
+        """Bring the counters into a head's status. No synchronisation."""
+        words = self.read()
+        status.calls, status.rows, status.rescued_rows = words[:NANOSECONDS]
+        status.latency.sum_seconds, status.latency.counts = words[NANOSECONDS] * 1e-9, words[HISTOGRAM:CHECKED]
+        status.checked_rows, status.disagreed_rows, status.missed_rows = words[CHECKED:STOCK]
+        replayed = dict(zip(STOCK_REASONS, words[STOCK:SIZE], strict=True))
+        status.stock_calls = {reason: count + replayed.get(reason, 0) for reason, count in self.seen.items()}
+
 
 def make(device: torch.device, every: int = 0) -> Ledger:
     """An empty ledger for a head on `device`. Checks need CUDA kernels."""
     if device.type == "cuda" and torch.version.hip is None and tuning.device(device).capability >= (8, 0):
-        with suppress(
-            UnsupportedHead
-        ):  # without NVIDIA's bindings the head declines anyway, when it builds its kernels
+        with suppress(UnsupportedHead):  # no bindings of NVIDIA's: the head declines when it builds its kernels
             board = Board(SIZE + 3, device)
             return Ledger(board.words, board, every)
     return Ledger(torch.zeros(SIZE + 3, dtype=torch.int64, pin_memory=device.type == "cuda"))
@@ -68,22 +97,9 @@ def defines() -> dict[str, int | str]:
 
 
 def warm(where: torch.device) -> None:
-    """Build what add() and tally() launch: before any capture."""
+    """Build what count_stock() and compare() launch: before any capture."""
     for entry in ("count", "tally"):
         _kernel(entry, where)
-
-
-def add(ledger: Ledger, word: int, where: torch.device) -> None:
-    """One more in `word`, from the device: for what is captured into a graph."""
-    build.launch(_kernel("count", where), (1, 1), 1, 0, (build.pointer(ledger.words[word:]),))
-
-
-def tally(ledger: Ledger, truth: torch.Tensor, winners: torch.Tensor, ids: torch.Tensor) -> None:
-    """Count how winners int64 [m], the best of candidates int64 [m, r], part from the true ones; no synchronisation."""
-    m, r = ids.shape
-    args = (build.pointer(truth), build.pointer(winners), build.pointer(ids), build.integer(m), build.integer(r),
-            build.pointer(ledger.words[CHECKED:]))  # fmt: skip
-    build.launch(_kernel("tally", ids.device), (-(-m // 128), 1), 128, 0, args)
 
 
 @contextmanager

@@ -44,7 +44,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "RADIANCE_DRAFT_VOCAB": ("file with the token ids the drafter may propose", "unset"),
     "RADIANCE_STATE_DIR": ("folder where each worker writes its state", "set by the launcher"),
     "RADIANCE_REQUIRE": ("none, warn, ready or fail: what a head that is not active does to the server", "warn"),
-    "RADIANCE_SHADOW_SAMPLE": ("check 1 of N calls against the stock head; 0 = never", "0"),
+    "RADIANCE_SHADOW_SAMPLE": (
+        "check 1 of N calls against the stock head (on NVIDIA one draft row of it, in CUDA graphs too); 0 = never",
+        "0",
+    ),
 }
 
 DEFAULT_RERANK = 32

@@ -29,8 +29,12 @@ def main() -> None:
             x = torch.randn(m, k).bfloat16().to(where)
             winners, _ = shortlist.top_tokens(p, rot, source, x, 32, n, counters=counters)
             found, _ = shortlist.candidates(p, rot, source, x, 32, n, counters=counters)
-            ledger.tally(counters, winners, winners, found)
-        ledger.add(counters, ledger.STOCK, where)
+            counters.compare(winners, winners, found)
+        ledger.warm(where)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            counters.count_stock("rows")
+        graph.replay()
         torch.cuda.synchronize()  # a reader does not wait, and here everything takes its time
         words = counters.read()
         assert words[ledger.CALLS] == 8

@@ -23,7 +23,7 @@ from launcher import exporter, metrics
 from launcher.engine import Engine
 from launcher.scraper import Scraper
 from radiance import status
-from radiance.status import HeadState, Latency
+from radiance.status import HeadState, HeadStatus, Latency
 
 
 def test_acceptance_is_exact(engine: Engine) -> None:
@@ -83,8 +83,11 @@ def test_the_state_is_a_set_with_one_1_and_its_reason(engine: Engine, state: Hea
 
 
 def test_what_a_head_has_not_done_yet_is_0_and_no_time(engine: Engine) -> None:
-    put(engine, head(latency=Latency(BUCKETS, [0, 0, 0, 0]), lazy_fired=0, calls=0))
+    fresh = HeadStatus("lm_head", HeadState.ACTIVE).stock_calls
+    put(engine, head(latency=Latency(BUCKETS, [0, 0, 0, 0]), lazy_fired=0, calls=0, stock_calls=fresh))
     found = samples(engine)
+    for reason in status.STOCK_REASONS:
+        assert value(found, "draft_head_stock_calls_total", reason=reason, **WHO) == 0
     assert value(found, "draft_head_latency_seconds_count", clock="host", **WHO) == 0
     assert value(found, "draft_head_calls_total", **WHO) == 0
     assert "radiance_draft_head_lazy_quantisation_timestamp_seconds" not in names(found)
