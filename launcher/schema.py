@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from launcher.secrets import looks_secret
 from launcher.sections import (
+    SINCE,
     Accelerator,
     Architecture,
     Drafter,
@@ -193,6 +194,11 @@ class Profile(Strict):
                 f"fast_draft is {self.fast_draft} and speculative.draft_lm_head_quantization is "
                 f"{spec.draft_lm_head_quantization}: one head, one of them; set fast_draft to disabled or remove the other"
             )
+        for key, since in SINCE.items() if spec else ():
+            if getattr(spec, key) is not None and Version(self.min_vllm) < Version(since):
+                raise ValueError(
+                    f"speculative.{key} came with vLLM {since} and min_vllm is {self.min_vllm}; set it to '{since}'"
+                )
         top_k = self.drafter.selector_top_k if self.drafter else None
         if top_k and self.rerank is not None and self.rerank < 4 * top_k:
             raise ValueError(

@@ -82,6 +82,10 @@ class Tokenizer(Strict):
         return self
 
 
+#: keys of speculative that came with a release; an older vLLM refuses them at start
+SINCE = {"draft_lm_head_quantization": "0.33.0"}
+
+
 class Speculative(Strict):
     """vLLM's speculative_config; its `model` and `revision` come from `drafter`."""
 

@@ -53,6 +53,6 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "R12": ("vllm", software.vllm),
     "R13": ("seams", software.places),
     "R14": ("hub", storage.hub),
-    "R15": ("links", software.links),
+    "R15": ("environment", software.environment),
     "R16": ("clock", software.clock),
 }

@@ -10,6 +10,8 @@ from launcher.plan import ServePlan
 from launcher.profiles import Profile
 from launcher.sections import Kind
 from launcher.surroundings import Surroundings
+from radiance import settings
+from radiance.errors import SettingsError
 from radiance.settings import Mode
 
 
@@ -83,8 +85,12 @@ def places(around: Surroundings, plan: ServePlan | None) -> Findings:
         yield ok("this vLLM has every place the plugin needs")
 
 
-def links(around: Surroundings, plan: ServePlan | None) -> Findings:
+def environment(around: Surroundings, plan: ServePlan | None) -> Findings:
     del plan
+    try:
+        settings.read(around.environ)
+    except SettingsError as error:
+        yield fail(str(error), "correct it or unset it: `serve` ends with 78")
     names = servicelinks.found(around.environ)
     if names:
         yield warn(

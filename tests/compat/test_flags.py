@@ -15,14 +15,12 @@ from packaging.version import Version
 
 from launcher import arguments, plan, profiles
 from launcher.schema import ENGINE_FIELDS, OWNED_FLAGS, Profile
-from launcher.sections import Speculative
+from launcher.sections import SINCE, Speculative
 from tests.compat import sources
 
 VERSIONS = ("0.26.0", "0.29.0", "0.32.0", "0.33.0")
 RELEASES = [v if v == "0.33.0" else pytest.param(v, marks=pytest.mark.compat) for v in VERSIONS]
 CATALOGUE = [profiles.read(entry.path) for entry in profiles.entries().values()]
-#: keys of `speculative` that came with a release; before it, vLLM refuses the key at start
-SINCE = {"draft_lm_head_quantization": "0.33.0"}
 OURS = {"selector_top_k", "options"}
 
 

@@ -124,6 +124,15 @@ def test_a_usage_error_is_2(argv: tuple[str, ...]) -> None:
     assert run(*argv).exit_code == 2
 
 
+def test_fetch_offline_of_the_embedded_model_only_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("SMOLLM2_FOLDER", raising=False)
+    result = run("fetch", "--profile", "smollm2-cpu", "--offline")
+    assert result.exit_code == 66
+    assert "model smollm2-135m-instruct is not complete in" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_is_the_groups_and_not_serves() -> None:
     assert "profiles" in run("--help").stdout
     assert run("-h").exit_code == 0

@@ -100,8 +100,9 @@ def test_the_best_accelerators_count() -> None:
 
 
 def test_a_card_sold_as_64_gb_reports_a_little_less() -> None:
-    card = dataclasses.replace(H200, memory=round(63 * GIB))
-    assert machine.misfits(planned().settled.profile, Machine((card,))) == []
+    for size, fits in ((62.1, True), (62.0, False)):
+        card = dataclasses.replace(H200, memory=round(size * GIB))
+        assert (machine.misfits(planned().settled.profile, Machine((card,))) == []) is fits
 
 
 def test_a_driver_too_old_for_the_libraries_names_the_one_to_install() -> None:
@@ -234,7 +235,8 @@ def test_offline_without_the_model_fails() -> None:
     assert "nobody may ask the hub" in only("R14", planned(), hub=()).text
 
 
-def test_service_links_the_metrics_folder_and_the_clock() -> None:
+def test_service_links_wrong_settings_the_metrics_folder_and_the_clock() -> None:
+    assert "did you mean RADIANCE_FAST_DRAFT?" in only("R15", environ={"RADIANCE_FASTDRAFT": "1"}).text
     assert "VLLM_PORT" in only("R15", environ={"VLLM_PORT": "tcp://10.0.0.1:80", "VLLM_HOST_IP": "10.0.0.1"}).text
     assert "PROMETHEUS_MULTIPROC_DIR" in only("R15", environ={"PROMETHEUS_MULTIPROC_DIR": "/x"}).text
     assert only("R16", now=0.0).verdict is Verdict.FAIL

@@ -244,6 +244,8 @@ def test_a_share_of_memory_replaces_a_pinned_kv_cache(tmp_path: Path) -> None:
         ({"rerank": 63, "drafter": {"id": "a/d", "selector_top_k": 16}}, "at least 4 x drafter.selector_top_k = 64"),
         ({"fast_draft": "shadow", "speculative": {"method": "mtp", "num_speculative_tokens": 1,
                                                   "draft_lm_head_quantization": "fp8"}}, "one head, one of them"),
+        ({"fast_draft": "disabled", "speculative": {"method": "mtp", "num_speculative_tokens": 1,
+                                                    "draft_lm_head_quantization": "fp8"}}, "set it to '0.33.0'"),
         ({"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": 1}, "both size the KV cache"),
         ({"min_vllm": "0.33.0", "max_vllm": "0.26.0"}, "max_vllm 0.26.0 is older than min_vllm 0.33.0"),
         ({"min_vllm": "new"}, "'new' is not a version"),
