@@ -80,8 +80,10 @@
 ports:
   - name: http
     containerPort: {{ int .Values.ports.http }}
+    protocol: TCP
   - name: metrics
     containerPort: {{ .Values.ports.metrics }}
+    protocol: TCP
 startupProbe:
   httpGet: {path: /startupz, port: metrics}
   periodSeconds: {{ $period }}

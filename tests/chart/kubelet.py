@@ -8,6 +8,7 @@ are in /etc/hosts, as there is no cluster DNS.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -21,16 +22,22 @@ import httpx
 import yaml
 
 from tests.chart.cluster import Cluster
+from tests.chart.helm import ROOT
 
 Pod = dict[str, Any]
+CONTAINERS = ROOT / "deploy" / "image" / "containers.conf"
+#: an endpoint may not be a loopback address; nothing is ever sent to this one (it is for documentation)
+NOBODYS = "192.0.2.1"
 COMPONENT = "app.kubernetes.io/component"
 #: fields of a pod that podman has no use for, or that are done here
-NOT_FOR_PODMAN = ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "terminationMessagePath")
+NOT_FOR_PODMAN = ("ports", "startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "terminationMessagePath")
 
 
 def podman(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    settings = os.environ | {"CONTAINERS_CONF": os.environ.get("CONTAINERS_CONF", str(CONTAINERS))}
+    command = ["podman", *map(str, arguments)]
     return subprocess.run(
-        ["podman", *map(str, arguments)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=check
+        command, env=settings, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=check
     )
 
 
@@ -101,11 +108,19 @@ class Kubelet:
                 place.mkdir(parents=True)
                 place.chmod(0o777)
                 volume["hostPath"] = {"path": str(place), "type": "Directory"}
-        services = self.cluster.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/services")["items"]
-        spec["hostAliases"] = [{"ip": "127.0.0.1", "hostnames": [item["metadata"]["name"] for item in services]}]
+        self._hosts(pod, spec)
         spec["restartPolicy"] = "Never"
         metadata = {key: pod["metadata"][key] for key in ("name", "labels")}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    def _hosts(self, pod: Pod, spec: dict[str, Any]) -> None:
+        """A kubelet writes /etc/hosts too; with the host's network podman takes no hostAliases."""
+        services = self.cluster.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/services")["items"]
+        file = self.folder / f"{pod['metadata']['name']}-hosts"
+        file.write_text(f"127.0.0.1 localhost {' '.join(item['metadata']['name'] for item in services)}\n")
+        spec["volumes"].append({"name": "hosts", "hostPath": {"path": str(file), "type": "File"}})
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            container["volumeMounts"].append({"name": "hosts", "mountPath": "/etc/hosts", "readOnly": True})
 
     def _maps(self, pod: Pod) -> Iterator[Pod]:
         for volume in pod["spec"]["volumes"]:
@@ -198,7 +213,7 @@ def _status(pod: Pod, phase: str, ready: bool) -> dict[str, Any]:
             }
     return {
         "phase": phase,
-        "podIP": "127.0.0.1",
+        "podIP": NOBODYS,
         "startTime": now,
         "conditions": conditions,
         "containerStatuses": containers,

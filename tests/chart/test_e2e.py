@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,12 @@ def test_install_upgrade_rollback_uninstall(api: Cluster, tmp_path: Path, versio
         ] == []
 
 
+def behind(api: Cluster, namespace: str, service: str) -> list[str]:
+    """Names of the ready pods that a Service leads to."""
+    subsets = api.get(f"/api/v1/namespaces/{namespace}/endpoints/{service}").get("subsets", [])
+    return [address["targetRef"]["name"] for subset in subsets for address in subset.get("addresses", [])]
+
+
 @pytest.mark.parametrize("version", helm.VERSIONS)
 def test_two_releases_live_in_one_namespace(api: Cluster, tmp_path: Path, version: int) -> None:
     namespace = f"two-{version}"
@@ -98,15 +105,11 @@ def test_two_releases_live_in_one_namespace(api: Cluster, tmp_path: Path, versio
         for name in ("one", "two"):
             command = ("install", name, helm.CHART, "--namespace", namespace, "--create-namespace")
             api.helm(*command, "-f", SMOKE, "--wait", "--timeout=90s", version=version)
-        endpoints = api.get(f"/api/v1/namespaces/{namespace}/endpoints")["items"]
-        behind = {
-            e["metadata"]["name"]: [a["targetRef"]["name"] for s in e.get("subsets", []) for a in s["addresses"]]
-            for e in endpoints
-        }
         for name in ("one", "two"):
             for service in (f"{name}-radiance", f"{name}-radiance-metrics"):
-                [pod] = behind[service]
+                [pod] = until(partial(behind, api, namespace, service), f"{service} has a pod")
                 assert pod.startswith(f"{name}-radiance-")
+        for name in ("one", "two"):
             api.helm("uninstall", name, "--namespace", namespace, version=version)
         until(lambda: not api.pods(namespace), "no pod is left")
     assert node.errors == []
@@ -134,10 +137,7 @@ def test_a_real_server_is_installed_tested_and_drained(api: Cluster, tmp_path: P
     chosen = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     with kubelet(api, tmp_path, real=True) as node:
         arguments = ("install", "demo", helm.CHART, *in_it, "--create-namespace", "-f", SMOKE, *chosen)
-        try:
-            api.helm(*arguments, "--wait", f"--timeout={START}s", version=4)
-        except helm.Refused as refused:
-            pytest.fail(f"{refused}\n{node.errors}\n{_logs()}")
+        _try(api, node, *arguments, "--wait", f"--timeout={START}s")
         [pod] = server(api, "real")
         name = pod["metadata"]["name"]
         said = podman("exec", f"{name}-radiance", "id", "-u").stdout.strip()
@@ -145,13 +145,20 @@ def test_a_real_server_is_installed_tested_and_drained(api: Cluster, tmp_path: P
         assert podman("exec", f"{name}-radiance", "touch", "/x", check=False).returncode, (
             "the root file system is read-only"
         )
-        api.helm("test", "demo", *in_it, "--timeout=300s", version=4)
+        _try(api, node, "test", "demo", *in_it, "--timeout=300s")
         tests = {pod: code for pod, code in node.ended.items() if "-test-" in pod}
         assert tests == {f"demo-radiance-test-{check}": 0 for check in ("models", "completion", "metrics", "head")}
         assert "completion: 'The capital of France is'" in node.logs["demo-radiance-test-completion"]
         assert "tokens per draft over" in node.logs["demo-radiance-test-head"]
         _drain(api, node, http, name, in_it)
     assert node.errors == []
+
+
+def _try(api: Cluster, node: Kubelet, *arguments: str | Path) -> None:
+    try:
+        api.helm(*arguments, version=4)
+    except helm.Refused as refused:
+        pytest.fail(f"{refused}\n{node.errors}\n{node.logs}\n{_logs()}")
 
 
 def _drain(api: Cluster, node: Kubelet, port: int, name: str, in_it: tuple[str, str]) -> None:
