@@ -28,7 +28,7 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_workflow_is_there() -> None:
-    assert {path.stem for path in WORKFLOWS} == {"check", "e2e", "chart", "compat", "gpu", "release"}
+    assert {path.stem for path in WORKFLOWS} == {"check", "e2e", "image", "chart", "compat", "gpu", "release"}
 
 
 @each_workflow
