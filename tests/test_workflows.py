@@ -110,3 +110,12 @@ def test_make_lists_its_verbs() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.M)
     assert phony
     assert set(phony[1].split()) == VERBS, "a verb without `## what it does`, or missing in .PHONY"
+
+
+def test_the_ci_budget_names_what_ci_runs() -> None:
+    ran = {word for line in re.findall(r"^make (.*)$", (ROOT / ".ci/run").read_text(), re.M) for word in line.split()}
+    budget = (ROOT / "CONTRIBUTING.md").read_text().partition("| verb | minutes |")[2].partition("\n\n")[0]
+    named = {word for cell in re.findall(r"`make ([^`]*)`", budget) for word in cell.split()}
+    assert ran
+    assert ran <= named, f"CONTRIBUTING.md, CI: minutes of {sorted(ran - named)}"
+    assert sum(float(minutes) for minutes in re.findall(r"\| *([\d.]+) *\|$", budget, re.M)) < 60
