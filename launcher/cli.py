@@ -137,15 +137,10 @@ def _supervise(profile: str, profiles_dir: Path | None, chosen: Options, signals
 
 def _check_version(planned: ServePlan) -> None:
     """Refuse a vLLM that the profile does not allow, before it loads for minutes. Another --vllm speaks for itself."""
-    from importlib import metadata
-
     from launcher.checks import software
 
-    try:
-        version = metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        return
-    problem = software.out_of_range(version, planned.settled.profile)
+    version = software.installed()
+    problem = software.out_of_range(version, planned.settled.profile) if version else ""
     if problem and planned.options.vllm == Options.vllm:
         raise EngineMissing(f"{problem}; install such a release, or --set min_vllm and max_vllm if you know better")
 

@@ -14,11 +14,13 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from launcher import errors, fetch
 from launcher.errors import LauncherError, ModelMissing
 from launcher.fetch import Say
+from launcher.plan import ServePlan
 from launcher.schema import Profile
 
 #: in front of the last line of a fetch that failed
@@ -26,14 +28,11 @@ FAILED = "radiance-fetch-failed: "
 TRUE = ("1", "true", "yes", "on")
 
 
-def run(profile: Profile, environ: Mapping[str, str], say: Say, stopped: Callable[[], bool]) -> bool:
-    """Everything the profile needs is in the cache then. False when `stopped` turned true. Raises a LauncherError; where
+def run(plan: ServePlan, environ: Mapping[str, str], say: Say, stopped: Callable[[], bool]) -> bool:
+    """Everything the plan needs is in the cache then. False when `stopped` turned true. Raises a LauncherError; where
     the hub may not be asked (HF_HUB_OFFLINE), ModelMissing unless everything is there."""
-    if (
-        not fetch.repositories(profile)
-        or profile.args.get("load-format") == "dummy"
-        or _true(environ, "VLLM_USE_MODELSCOPE")
-    ):
+    profile = plan.settled.profile
+    if not plan.repositories or _dummy(plan.argv) or _true(environ, "VLLM_USE_MODELSCOPE"):
         return True
     if _true(environ, "HF_HUB_OFFLINE"):
         fetch.check(profile)
@@ -61,6 +60,11 @@ def run(profile: Profile, environ: Mapping[str, str], say: Say, stopped: Callabl
             child.kill()
         child.wait()
         child.stdin.close()
+
+
+def _dummy(argv: Sequence[str]) -> bool:
+    """Random weights: only the configuration is needed, and vLLM fetches that."""
+    return "--load-format=dummy" in argv or ("--load-format", "dummy") in pairwise(argv)
 
 
 def _true(environ: Mapping[str, str], name: str) -> bool:

@@ -132,10 +132,17 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
         acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
         draft_head_latency_seconds_max=profile.expected.draft_head_latency_seconds_max,
-        notes=(*notes, *more, *guess.warnings, *warnings(profile)),
+        notes=(*notes, *more, *guess.warnings, *warnings(profile), *_gated(profile, environ)),
         settled=settled,
         estimate=guess,
     )
+
+
+def _gated(profile: Profile, environ: Mapping[str, str]) -> list[str]:
+    if environ.get("HF_TOKEN") or environ.get("HF_TOKEN_FILE"):
+        return []
+    gated = [source.id for source in (profile.model, profile.drafter) if source and source.gated and source.id]
+    return [f"{name} is gated: set HF_TOKEN, unless HF_HOME has a token or the whole model" for name in gated]
 
 
 def _plugin(profile: Profile, mode: Mode) -> dict[str, str]:

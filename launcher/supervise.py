@@ -47,7 +47,7 @@ def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None
     env = {**{name: value for name, value in environ.items() if name not in plan.unset}, **plan.env}
     cachedirs.check(env)
     _prepare(plan, signals)
-    if not fetchahead.run(plan.settled.profile, env, log.info, lambda: not signals.empty()):
+    if not fetchahead.run(plan, env, log.info, lambda: not signals.empty()):
         raise smollm2.Stopped
     _free(plan.options.host, plan.options.port, "--port")
     if not signals.empty():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 from packaging.version import InvalidVersion, Version
 
 from launcher import servicelinks
@@ -50,6 +52,14 @@ def plugin(around: Surroundings, plan: ServePlan | None) -> Findings:
         yield fail_if(wanted)(f"VLLM_PLUGINS={allowed} leaves the plugin out", "add radiance to it or unset it")
     else:
         yield ok("vLLM will load the plugin")
+
+
+def installed() -> str:
+    """Version of the vLLM beside this Python, empty if there is none."""
+    try:
+        return metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def out_of_range(version: str, profile: Profile) -> str:

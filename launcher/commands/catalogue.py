@@ -24,8 +24,9 @@ def profiles_group() -> None:
 def list_command(profiles_dir: Path | None, as_json: bool) -> None:
     """All profiles: verified or not, fit for this machine or why not, what they serve."""
     from launcher import machine, profiles
+    from launcher.checks import software
 
-    here = machine.look()
+    here, vllm = machine.look(), software.installed()
     found: list[dict[str, Any]] = []
     for entry in profiles.entries(profiles_dir).values():
         profile = profiles.find(entry.name, profiles_dir)
@@ -34,7 +35,10 @@ def list_command(profiles_dir: Path | None, as_json: bool) -> None:
                 "name": profile.name,
                 "verified": profile.verified != "no",
                 "from": "built in" if entry.built_in else "yours",
-                "misfits": machine.misfits(profile, here),
+                "misfits": [
+                    *machine.misfits(profile, here),
+                    *filter(None, [vllm and software.out_of_range(vllm, profile)]),
+                ],
                 "summary": profile.summary,
             }
         )

@@ -18,7 +18,7 @@ from hub import Repo
 from serving import ROOT, profile_text
 
 from launcher import cachedirs, checks, machine, plan, profiles, surroundings
-from launcher.checks import Finding, Verdict
+from launcher.checks import Finding, Verdict, software
 from launcher.cli import main
 from launcher.fetch import Repository
 from launcher.machine import GIB, Device, Machine
@@ -285,6 +285,16 @@ def test_the_real_hub_client_asks_with_the_token(tmp_path: Path) -> None:
             (finding,) = [f for f in json.loads(done.stdout)["findings"] if f["code"] == "R14"]
             assert finding["verdict"] == verdict, finding
             assert token not in done.stdout + done.stderr
+
+
+def test_the_list_knows_the_vllm_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "installed", lambda: "0.25.0")
+    (row,) = [
+        r
+        for r in json.loads(CliRunner().invoke(main, ["profiles", "list", "--json"]).stdout)["profiles"]
+        if r["name"] == "smollm2-cpu"
+    ]
+    assert row["misfits"] == ["vLLM 0.25.0; the profile wants 0.26.0 to the newest"]
 
 
 def test_the_list_says_what_fits_here_and_why_not() -> None:

@@ -310,13 +310,20 @@ def test_serve_fetches_before_it_starts_vllm(hub_for_serve: Hub, serve: Any, tmp
     assert "drafter tiny/drafter: complete in" in served.log
 
 
+def test_random_weights_are_not_fetched(hub_for_serve: Hub, serve: Any) -> None:
+    served = serve("--", "--load-format", "dummy", **SOURCES)
+    served.wait_ready()
+    assert hub_for_serve.seen == []
+    assert served.stop() == 0
+
+
 def test_serve_stops_while_it_fetches(hub_for_serve: Hub, serve: Any, tmp_path: Path) -> None:
     hub_for_serve.open.clear()
     served = serve(**SOURCES)
     until(lambda: hub_for_serve.downloads("model.safetensors"), "it downloads")
     assert served.stop() == 0
     assert not (tmp_path / "notes/seen.json").exists()
-    assert "stopped while the model was prepared" in served.log
+    assert "stopped before vLLM was started" in served.log
 
 
 def test_a_fetch_ends_with_a_launcher_that_was_killed(hub_for_serve: Hub, serve: Any) -> None:

@@ -53,6 +53,16 @@ def test_xdg_cache_home_moves_the_model() -> None:
     assert planned.model_folders == (Path("/var/cache/radiance/models/smollm2-135m-instruct"),)
 
 
+def test_a_gated_model_without_a_token_is_told_beforehand() -> None:
+    def told(**user: str) -> bool:
+        planned = plan.build(profiles.stack("llama-3.1-8b-eagle3"), Options(), HOME | user)
+        return any("meta-llama/Llama-3.1-8B-Instruct is gated" in note for note in planned.notes)
+
+    assert told()
+    assert not told(HF_TOKEN="hf_0123456789")
+    assert not told(HF_TOKEN_FILE="/run/secrets/hf")
+
+
 def test_a_hub_model_may_go_online_and_is_pinned(tiny: Any) -> None:
     planned = plan.build(tiny(model={"id": "a/b", "revision": "abc"}), Options(), HOME)
     assert "HF_HUB_OFFLINE" not in planned.env
