@@ -19,7 +19,8 @@ from launcher.sections import SINCE, Speculative
 from tests.compat import sources
 
 VERSIONS = ("0.26.0", "0.29.0", "0.32.0", "0.33.0")
-RELEASES = [v if v == "0.33.0" else pytest.param(v, marks=pytest.mark.compat) for v in VERSIONS]
+OLDER = [v for v in VERSIONS if v != "0.33.0"]
+RELEASES = ["0.33.0", *(pytest.param(v, marks=pytest.mark.compat) for v in [*OLDER, *sources.asked_for()])]
 CATALOGUE = [profiles.read(entry.path) for entry in profiles.entries().values()]
 OURS = {"selector_top_k", "options"}
 
