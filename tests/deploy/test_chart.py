@@ -1,18 +1,115 @@
-"""Metrics that the chart's autoscaling asks for are in the vLLM that is installed. Over the recorded renders: no Helm is needed."""
+"""What the chart renders is what launcher and vLLM take. Over the recorded renders (tests/chart/golden): no Helm is needed.
+
+Arguments of every container go through the real command line, a worker's through the shell it is started with; metrics that
+autoscaling asks for are in the vLLM that is installed.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
 import yaml
+from click.testing import CliRunner
 from promql import ROOT, names, ours, vllms
 
-RENDERS = ROOT / "tests" / "chart" / "golden"
+from launcher.cli import main
+
+RENDERS = sorted((ROOT / "tests" / "chart" / "golden").glob("*.yaml"))
+each_render = pytest.mark.parametrize("path", RENDERS, ids=lambda path: path.stem)
+INJECTED = {"LWS_LEADER_ADDRESS": "demo-radiance-group-0.demo-radiance-group.llm", "LWS_WORKER_INDEX": "1"}
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def containers(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for item in objects(path):
+        group = item.get("spec", {}).get("leaderWorkerTemplate", {})
+        for template in (
+            item.get("spec", {}).get("template"),
+            group.get("leaderTemplate"),
+            group.get("workerTemplate"),
+        ):
+            if template:
+                found += [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+    return found
+
+
+def arguments(container: dict[str, Any], profiles: Path) -> list[str]:
+    """As the kubelet would give them, with the profiles where the test has put them."""
+    given = [part.replace("/etc/radiance/profiles", str(profiles)) for part in container["args"]]
+    for name, value in INJECTED.items():
+        given = [part.replace(f"$({name})", value) for part in given]
+    return given
+
+
+def write_profiles(path: Path, folder: Path) -> None:
+    for item in objects(path):
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"].endswith("-profiles"):
+            for name, text in item["data"].items():
+                (folder / name).write_text(text)
 
 
 def test_every_name_in_a_query_of_the_chart_exists() -> None:
     asked = set()
-    for path in sorted(RENDERS.glob("*.yaml")):
-        for item in yaml.safe_load_all(path.read_text()):
+    for path in RENDERS:
+        for item in objects(path):
             if item["kind"] == "ScaledObject":
                 asked |= set().union(*(names(trigger["metadata"]["query"]) for trigger in item["spec"]["triggers"]))
     assert asked
     assert asked <= ours() | vllms()
+
+
+@each_render
+def test_the_launcher_takes_the_arguments_of_every_container(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profiles(path, tmp_path)
+    seen = set()
+    for container in containers(path):
+        if "args" not in container or container["name"] == "wait-for-leader":
+            continue
+        given = arguments(container, tmp_path)
+        seen.add(given[0])
+        for entry in container["env"]:
+            monkeypatch.setenv(entry["name"], entry.get("value", "a-secret-of-the-cluster"))
+        if given[0] == "serve":
+            done = CliRunner().invoke(main, ["plan", *given[1:]])
+            assert done.exit_code == 0, f"{given}: {done.output}"
+            assert "a-secret-of-the-cluster" not in done.output
+        elif given[0] == "fetch":
+            main.commands["fetch"].make_context("fetch", given[1:])  # parses; raises on what it does not know
+    assert seen >= {"serve", "fetch"}
+
+
+def test_a_worker_runs_what_the_launcher_plans(tmp_path: Path) -> None:
+    """The shell line of the worker's command, with the real launcher and a vllm that writes down how it was called."""
+    [path] = [p for p in RENDERS if p.stem == "lws"]
+    write_profiles(path, tmp_path)
+    [worker] = [c for c in containers(path) if c["name"] == "radiance" and "command" in c]
+    assert worker["command"][:2] == ["/usr/bin/tini", "--"]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "radiance": f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n',
+        "vllm": '#!/bin/sh\nenv; for word in "$@"; do echo "word $word"; done\n',
+    }.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    command = [*worker["command"][2:], *arguments(worker, tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = [line.removeprefix("word ") for line in done.stdout.splitlines() if line.startswith("word ")]
+    assert words[:2] == ["serve", "Qwen/Qwen3.8-27B"]
+    assert words[words.index("--master-addr") + 1] == INJECTED["LWS_LEADER_ADDRESS"]
+    assert words[words.index("--node-rank") + 1] == "1"
+    assert words[words.index("--tensor-parallel-size") + 1] == "8"
+    assert "--headless" in words
+    assert "RADIANCE_FAST_DRAFT=1" in done.stdout.splitlines()
