@@ -20,6 +20,8 @@ from pydantic import BaseModel
 from values import ChartValues
 
 from launcher import profiles
+from launcher.arguments import SHORT, SPECULATION
+from launcher.overlay import NOT_SET
 from launcher.schema import NAME, OWNED_FLAGS
 from launcher.secrets import SECRET_NAME
 
@@ -39,6 +41,7 @@ def files() -> dict[Path, str]:
     readme = CHART / "README.md"
     made = {CHART / to: (ROOT / source).read_text() for to, source in COPIES.items()}
     made[CHART / "files/profiles.json"] = _json(catalogue())
+    made[CHART / "files/flags.json"] = _json(flags())
     made[CHART / "values.yaml"] = values_yaml()
     made[CHART / "values.schema.json"] = _json(schema())
     before, _, rest = readme.read_text().partition(MARKS[0])
@@ -49,6 +52,14 @@ def files() -> dict[Path, str]:
 def catalogue() -> dict[str, Any]:
     """The built-in profiles as the launcher understands them: the chart reads sizes, budget and accelerators from here."""
     return {name: profiles.find(name).model_dump(mode="json", exclude_none=True) for name in profiles.entries()}
+
+
+def flags() -> dict[str, str]:
+    """Options of vLLM that must not stand in vllmArgs -> what to set instead. The launcher refuses them, but only in the pod."""
+    found = {f"--{flag}": f"overrides.{field.split(' and ')[0]}" for flag, field in OWNED_FLAGS.items()}
+    found |= {f"--{flag}": "overrides.speculative" for flag in SPECULATION}
+    found |= {f"-{short}": found[f"--{flag}"] for short, flag in SHORT.items() if f"--{flag}" in found}
+    return found | {"--port": "ports.http", "--host": "nothing: the API listens on all addresses", "--uds": "nothing"}
 
 
 def schema() -> dict[str, Any]:
@@ -62,6 +73,9 @@ def schema() -> dict[str, Any]:
     made["$defs"] |= parts
     made["properties"]["profiles"] |= {"additionalProperties": profile, "propertyNames": {"pattern": NAME}}
     made["properties"]["profiles"].pop("default", None)
+    # The same fields, none of them needed, without those that are a file's to say.
+    fields = {key: part for key, part in profile["properties"].items() if key not in NOT_SET}
+    made["properties"]["overrides"] |= {"properties": fields, "additionalProperties": False}
     names = ["", *profiles.entries()]
     none_of_mine = {"profiles": {"maxProperties": 0}, "profilesConfigMap": {"maxLength": 0}}
     made["if"] = {"properties": none_of_mine}
@@ -85,7 +99,8 @@ def _profile_schema() -> tuple[dict[str, Any], dict[str, Any]]:
         sources: list[dict[str, Any]] = [{"required": [n]} for n in ("id", "embedded", "path") if n in known]
         if "same_as_model" in known:
             sources.append({"required": ["same_as_model"], "properties": {"same_as_model": {"const": True}}})
-        parts[f"Profile{name}"]["oneOf"] = sources
+        # None at all is right too: an override, or a profile that extends another, may change the revision alone.
+        parts[f"Profile{name}"]["oneOf"] = [*sources, {"not": {"anyOf": sources}}]
     return profile, parts
 
 

@@ -12,9 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from launcher.profiles import FastDraft
-from radiance.settings import MAX_RERANK, Require
-
 Object = dict[str, Any]
 Objects = list[dict[str, Any]]
 Text = dict[str, str]
@@ -89,8 +86,9 @@ class Probes(Values):
 
 
 class Drain(Values):
-    pre_stop_seconds: Seconds = Field(
-        default=10, description="Endpoints and gateways learn of the stop before SIGTERM."
+    pre_stop_seconds: Seconds = Field(default=5, description="Endpoints and gateways learn of the stop before SIGTERM.")
+    delay_seconds: Seconds = Field(
+        default=5, description="Not ready, but serving, for those who ask /readyz (`--drain-delay-seconds`)."
     )
     grace_seconds: Seconds = Field(default=60, description="Running requests may end in this time (`--grace-seconds`).")
     slack_seconds: Annotated[int, Field(ge=5)] = Field(default=15, description="For vLLM's own end, before SIGKILL.")
@@ -279,21 +277,13 @@ class ChartValues(Values):
         default="",
         description="A ConfigMap with profile files instead; then give `startup.budgetSeconds` and `accelerator`.",
     )
-    fast_draft: str = Field(
-        default="",
-        json_schema_extra={"enum": ["", *FastDraft]},
-        description="Overrides the profile: enabled, disabled, shadow.",
-    )
-    rerank: Annotated[int, Field(ge=0, le=MAX_RERANK)] = Field(
-        default=0, description="Overrides the profile. 0: as it says."
-    )
-    require: str = Field(
-        default="",
-        json_schema_extra={"enum": ["", *Require]},
-        description="Overrides the profile: none, warn, ready, fail.",
+    overrides: Object = Field(
+        default={}, description="Fields of the profile to change for this release, such as `tensor_parallel_size: 2`."
     )
     launcher_args: list[str] = Field(default=[], description="More options of `radiance serve`.")
     vllm_args: list[str] = Field(default=[], description="Options of `vllm serve`, as after `--`.")
+
+    log_format: Literal["text", "json"] = "text"
 
     replicas: Count = 1
     image: Image = Image()

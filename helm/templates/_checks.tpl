@@ -45,13 +45,24 @@
 {{- $grace := include "radiance.grace" . | int -}}
 {{- $given := int $v.terminationGracePeriodSeconds -}}
 {{- if and $given (lt $given $grace) -}}
-  {{- $bad = append $bad (printf "terminationGracePeriodSeconds is %d, but drain takes %d (preStopSeconds %d + graceSeconds %d + slackSeconds %d): running requests would be cut; raise it or lower those"
-        $given $grace (int $v.drain.preStopSeconds) (int $v.drain.graceSeconds) (int $v.drain.slackSeconds)) -}}
+  {{- $bad = append $bad (printf "terminationGracePeriodSeconds is %d, but drain takes %d (preStopSeconds %d + delaySeconds %d + graceSeconds %d + slackSeconds %d): running requests would be cut; raise it or lower those"
+        $given $grace (int $v.drain.preStopSeconds) (int $v.drain.delaySeconds) (int $v.drain.graceSeconds) (int $v.drain.slackSeconds)) -}}
 {{- end -}}
-{{- $owned := dict "--profile" "profile" "--profiles-dir" "profiles" "--host" "the chart" "--port" "ports.http" "--metrics-host" "the chart" "--metrics-port" "ports.metrics" "--grace-seconds" "drain.graceSeconds" "--passthrough" "monitoring.passthrough" "--no-passthrough" "monitoring.passthrough" "--" "vllmArgs" -}}
+{{- $owned := dict "--profile" "profile" "--profiles-dir" "profiles" "--host" "the chart" "--port" "ports.http" "--metrics-host" "the chart" "--metrics-port" "ports.metrics" "--grace-seconds" "drain.graceSeconds" "--drain-delay-seconds" "drain.delaySeconds" "--set" "overrides" "--log-format" "logFormat" "--dry-run" "nothing: a pod must serve" "--passthrough" "monitoring.passthrough" "--no-passthrough" "monitoring.passthrough" "--" "vllmArgs" -}}
 {{- range $arg := $v.launcherArgs -}}
   {{- with get $owned (splitList "=" $arg | first) -}}
     {{- $bad = append $bad (printf "launcherArgs: %s is set from %s" $arg .) -}}
+  {{- end -}}
+{{- end -}}
+
+{{- /* vLLM takes the beginning of a name for the whole. */ -}}
+{{- $flags := .Files.Get "files/flags.json" | fromJson -}}
+{{- range $arg := $v.vllmArgs -}}
+  {{- $name := splitList "=" $arg | first | replace "_" "-" -}}
+  {{- range $flag, $instead := $flags -}}
+    {{- if or (eq $name $flag) (and (ge (len $name) 6) (hasPrefix $name $flag)) -}}
+      {{- $bad = append $bad (printf "vllmArgs: %s would fight with the launcher; set %s" $arg $instead) -}}
+    {{- end -}}
   {{- end -}}
 {{- end -}}
 
@@ -156,5 +167,5 @@ replicas {{ .Values.replicas }}
 
 {{/* Seconds from the begin of a stop until SIGKILL may come. */}}
 {{- define "radiance.grace" -}}
-{{- add (int .Values.drain.preStopSeconds) (int .Values.drain.graceSeconds) (int .Values.drain.slackSeconds) -}}
+{{- add (int .Values.drain.preStopSeconds) (int .Values.drain.delaySeconds) (int .Values.drain.graceSeconds) (int .Values.drain.slackSeconds) -}}
 {{- end -}}

@@ -7,8 +7,11 @@
 {{- if eq .role "worker" -}}{{- $args = list "--format" "shell" -}}{{- end -}}
 {{- $args = concat $args (list "--profile" $v.profile) -}}
 {{- if or $v.profiles $v.profilesConfigMap -}}{{- $args = concat $args (list "--profiles-dir" "/etc/radiance/profiles") -}}{{- end -}}
+{{- $args = concat $args (include "radiance.overrides" .root | fromJsonArray) -}}
 {{- $args = concat $args (list "--port" (int $v.ports.http | toString) "--metrics-port" (int $v.ports.metrics | toString)) -}}
+{{- $args = concat $args (list "--drain-delay-seconds" (int $v.drain.delaySeconds | toString)) -}}
 {{- $args = concat $args (list "--grace-seconds" (int $v.drain.graceSeconds | toString)) -}}
+{{- $args = concat $args (list "--log-format" $v.logFormat) -}}
 {{- if $v.monitoring.passthrough -}}{{- $args = append $args "--passthrough" -}}{{- end -}}
 {{- $args = concat $args $v.launcherArgs -}}
 {{- $vllm := $v.vllmArgs -}}
@@ -21,9 +24,18 @@
 {{- toYaml $args -}}
 {{- end -}}
 
+{{- define "radiance.overrides" -}}
+{{- $args := list -}}
+{{- range $field, $value := .Values.overrides -}}
+  {{- $args = concat $args (list "--set" (printf "%s=%s" $field (toJson $value))) -}}
+{{- end -}}
+{{- toJson $args -}}
+{{- end -}}
+
 {{- define "radiance.fetchArgs" -}}
 {{- $args := list "fetch" "--profile" .Values.profile -}}
 {{- if or .Values.profiles .Values.profilesConfigMap -}}{{- $args = concat $args (list "--profiles-dir" "/etc/radiance/profiles") -}}{{- end -}}
+{{- $args = concat $args (include "radiance.overrides" . | fromJsonArray) -}}
 {{- /* Nothing to fetch then, but a missing model is found in seconds and by name. */ -}}
 {{- if or .Values.offline .Values.models.readOnly -}}{{- $args = append $args "--offline" -}}{{- end -}}
 {{- toJson $args -}}
@@ -46,18 +58,6 @@
   value: "1"
 - name: TRANSFORMERS_OFFLINE
   value: "1"
-{{- end }}
-{{- with $v.fastDraft }}
-- name: RADIANCE_FAST_DRAFT
-  value: {{ get (dict "enabled" "1" "disabled" "0" "shadow" "shadow") . | quote }}
-{{- end }}
-{{- with int $v.rerank }}
-- name: RADIANCE_DRAFT_RERANK
-  value: {{ . | quote }}
-{{- end }}
-{{- with $v.require }}
-- name: RADIANCE_REQUIRE
-  value: {{ . }}
 {{- end }}
 {{- range $name, $secret := dict "HF_TOKEN" (list $v.huggingFace.secret $v.huggingFace.token "hf-token") "VLLM_API_KEY" (list $v.apiKey.secret $v.apiKey.value "api-key") }}
 {{- $reference := index $secret 0 }}

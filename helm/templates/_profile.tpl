@@ -48,34 +48,16 @@ in .Values.profiles may extend them or each other, by the launcher's rules (laun
 {{- end -}}
 {{- end -}}
 
-{{/* A parallel size: after `--` (as the launcher and vLLM would read it) or from the profile. Arguments: args, names, profile, key */}}
-{{- define "radiance.size" -}}
-{{- $size := get .profile .key | default 1 | int -}}
-{{- $take := false -}}
-{{- range $arg := .args -}}
-  {{- if $take -}}
-    {{- $size = int $arg -}}
-    {{- $take = false -}}
-  {{- else -}}
-    {{- $parts := splitList "=" $arg -}}
-    {{- if has (index $parts 0 | replace "_" "-") $.names -}}
-      {{- if gt (len $parts) 1 -}}{{- $size = index $parts 1 | int -}}{{- else -}}{{- $take = true -}}{{- end -}}
-    {{- end -}}
-  {{- end -}}
-{{- end -}}
-{{- $size -}}
-{{- end -}}
-
 {{/* What templates need to know of the profile, as JSON: kind, gpus (of a pod), ranks, budget, hub, embedded. */}}
 {{- define "radiance.facts" -}}
-{{- $profile := include "radiance.profile" . | fromJson -}}
-{{- $args := .Values.vllmArgs -}}
-{{- $tensor := include "radiance.size" (dict "args" $args "names" (list "--tensor-parallel-size" "-tp") "profile" $profile "key" "tensor_parallel_size") | int -}}
-{{- $pipeline := include "radiance.size" (dict "args" $args "names" (list "--pipeline-parallel-size" "-pp") "profile" $profile "key" "pipeline_parallel_size") | int -}}
-{{- $data := include "radiance.size" (dict "args" $args "names" (list "--data-parallel-size" "-dp") "profile" $profile "key" "data_parallel_size") | int -}}
-{{- $ranks := mul $tensor $pipeline $data -}}
+{{- $file := include "radiance.profile" . | fromJson -}}
+{{- $profile := mergeOverwrite (deepCopy $file) .Values.overrides -}}
+{{- $ranks := 1 -}}
+{{- range $field := list "tensor_parallel_size" "pipeline_parallel_size" "data_parallel_size" -}}
+  {{- $ranks = mul $ranks (get $profile $field | default 1 | int) -}}
+{{- end -}}
 {{- $nodes := .Values.multiNode.enabled | ternary (int .Values.multiNode.size) 1 -}}
-{{- $kinds := dig "accelerator" "kinds" (empty $profile | ternary (list "nvidia" "amd" "cpu") (list "nvidia" "amd")) $profile -}}
+{{- $kinds := dig "accelerator" "kinds" (empty $file | ternary (list "nvidia" "amd" "cpu") (list "nvidia" "amd")) $profile -}}
 {{- $kind := default (first $kinds) .Values.accelerator.type -}}
 {{- $gpus := eq $kind "cpu" | ternary 0 (.Values.accelerator.count | int | default (div $ranks $nodes)) -}}
 {{- $model := $profile.model | default dict -}}
@@ -83,6 +65,6 @@ in .Values.profiles may extend them or each other, by the launcher's rules (laun
 {{- dict "kind" $kind "kinds" $kinds "gpus" $gpus "ranks" $ranks "nodes" $nodes
       "budget" (.Values.startup.budgetSeconds | int | default (int $profile.startup_budget_seconds) | default 600)
       "embedded" (not (empty $model.embedded))
-      "hub" (or (not (empty $model.id)) (not (empty $drafter.id)) (empty $profile))
-      "known" (not (empty $profile)) | toJson -}}
+      "hub" (or (not (empty $model.id)) (not (empty $drafter.id)) (empty $file))
+      "known" (not (empty $file)) | toJson -}}
 {{- end -}}

@@ -28,9 +28,17 @@ SCHEMA: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown profile": ({"profile": "qwen3.8-27b-mpt"}, ["profile", "qwen3.8-27b-mtp", "smollm2-cpu"]),
     "model name as a profile": ({"profile": "Qwen/Qwen3.8-27B"}, ["profile", "qwen3.8-27b-mtp"]),
     "access mode": ({**CPU, "models": {"accessModes": ["RWX"]}}, ["models", "accessModes", "ReadWriteMany"]),
-    "rerank": ({**CPU, "rerank": -1}, ["rerank"]),
-    "require": ({**CPU, "require": "yes"}, ["require", "ready"]),
-    "fastDraft": ({**CPU, "fastDraft": "on"}, ["fastDraft", "enabled", "shadow"]),
+    "override of no field": ({**CPU, "overrides": {"rerankk": 32}}, ["overrides", "rerankk"]),
+    "override out of range": ({**CPU, "overrides": {"rerank": 0}}, ["overrides", "rerank"]),
+    "override of the wrong kind": (
+        {**CPU, "overrides": {"fast_draft": "on"}},
+        ["overrides", "fast_draft", "enabled", "shadow"],
+    ),
+    "override of what is the file's": ({**CPU, "overrides": {"name": "x"}}, ["overrides", "name"]),
+    "override by an argument of a field": (
+        {**CPU, "overrides": {"args": {"max-num-seqs": 2}}},
+        ["overrides", "args", "max-num-seqs"],
+    ),
     "fullname": ({**CPU, "fullnameOverride": "Qwen/Qwen3"}, ["fullnameOverride"]),
     "profile: unknown key": (
         {"profile": "mine", "profiles": {"mine": {**MINE, "rerankk": 32}}},
@@ -85,7 +93,7 @@ RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "grace too short": (
         {**CPU, "terminationGracePeriodSeconds": 30},
-        ["terminationGracePeriodSeconds is 30", "85", "graceSeconds 60", "preStopSeconds 10"],
+        ["terminationGracePeriodSeconds is 30", "85", "graceSeconds 60", "preStopSeconds 5", "delaySeconds 5"],
     ),
     "grace too short for a long drain": (
         {**CPU, "drain": {"graceSeconds": 600}, "terminationGracePeriodSeconds": 600},
@@ -101,7 +109,7 @@ RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["models.accessModes", "autoscaling.maxReplicas 4"],
     ),
     "a group of pods on one writer's volume": (
-        {**GPU, "vllmArgs": ["-tp", "2"], "multiNode": {"enabled": True}, "models": ONE_WRITER},
+        {**GPU, "overrides": {"tensor_parallel_size": 2}, "multiNode": {"enabled": True}, "models": ONE_WRITER},
         ["models.accessModes", "multiNode.size 2"],
     ),
     "rolling on one writer's volume": (
@@ -117,14 +125,24 @@ RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "offline without models": ({**GPU, "offline": True}, ["offline", "models.existingClaim"]),
     "ports that are one": ({**CPU, "ports": {"http": 9000, "metrics": 9000}}, ["ports.http", "ports.metrics", "9000"]),
     "launcher options of values": ({**CPU, "launcherArgs": ["--metrics-port=1"]}, ["--metrics-port", "ports.metrics"]),
+    "parallel size as an argument": (
+        {**GPU, "vllmArgs": ["--enforce-eager", "--tensor_parallel_size=2"]},
+        ["vllmArgs", "--tensor_parallel_size=2", "overrides.tensor_parallel_size"],
+    ),
+    "parallel size in short": ({**GPU, "vllmArgs": ["-tp", "2"]}, ["vllmArgs: -tp", "overrides.tensor_parallel_size"]),
+    "model name as an argument": ({**GPU, "vllmArgs": ["--served-model-name", "x"]}, ["overrides.served_name"]),
+    "drafts as an argument": ({**GPU, "vllmArgs": ["--speculative-config={}"]}, ["overrides.speculative"]),
+    "port as an argument": ({**GPU, "vllmArgs": ["--port", "1"]}, ["vllmArgs: --port", "ports.http"]),
+    "the beginning of a name": ({**GPU, "vllmArgs": ["--tensor-par", "2"]}, ["overrides.tensor_parallel_size"]),
+    "launcher's --set": ({**GPU, "launcherArgs": ["--set", "rerank=64"]}, ["launcherArgs: --set", "overrides"]),
     "GPU model on a CPU": ({**GPU, "accelerator": {"type": "cpu"}}, ['"cpu"', "qwen3.8-27b-mtp", "nvidia, amd"]),
     "CPU model on a GPU": ({**CPU, "accelerator": {"type": "amd"}}, ['"amd"', "smollm2-cpu", "cpu"]),
     "fewer GPUs than ranks": (
-        {**GPU, "vllmArgs": ["--tensor-parallel-size", "4"], "accelerator": {"count": 2}},
+        {**GPU, "overrides": {"tensor_parallel_size": 4}, "accelerator": {"count": 2}},
         ["accelerator.count is 2", "4"],
     ),
     "ranks that nodes do not share": (
-        {**GPU, "vllmArgs": ["-tp", "3"], "multiNode": {"enabled": True}},
+        {**GPU, "overrides": {"tensor_parallel_size": 3}, "multiNode": {"enabled": True}},
         ["multiNode.size is 2", "3"],
     ),
     "DRA before there was any": ({**GPU, "accelerator": {"dra": {"enabled": True}}}, ["1.32", "v1.31"]),
@@ -206,13 +224,15 @@ def test_nothing_refuses_what_is_right() -> None:
         {**CPU, "terminationGracePeriodSeconds": 85},
         {**GPU, "replicas": 2, "models": {"existingClaim": "m", "accessModes": ["ReadWriteMany"]}},
         {**GPU, "models": {"existingClaim": "m", "accessModes": ["ReadOnlyMany"], "readOnly": True}, "replicas": 2},
-        {**GPU, "vllmArgs": ["--tensor-parallel-size", "4"], "accelerator": {"count": 4}},
-        {**GPU, "vllmArgs": ["-tp", "2"], "multiNode": {"enabled": True}},
+        {**GPU, "overrides": {"tensor_parallel_size": 4}, "accelerator": {"count": 4}},
+        {**GPU, "overrides": {"tensor_parallel_size": 2}, "multiNode": {"enabled": True}},
         {**GPU, "accelerator": {"dra": {"enabled": True}}},
         {**GPU, "allowInlineSecrets": True, "huggingFace": {"token": "hf_x"}, "apiKey": {"value": "k"}},
         {**GPU, "extraEnv": [{"name": "TOKENIZERS_PARALLELISM", "value": "false"}]},
         {**GPU, "autoscaling": {"type": "hpa"}},
         {**GPU, "fullnameOverride": "vllm-a"},
+        {**GPU, "vllmArgs": ["--enforce-eager", "--seed", "7", "--scheduling-policy=priority"]},
+        {**GPU, "launcherArgs": ["--on-wedge", "report"], "overrides": {"model": {"revision": "abc"}}},
         {**CPU, "global": {"of": "a parent chart"}},
     ]
     for values in right:

@@ -76,23 +76,54 @@ def test_the_budget_is_the_profiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "gpus"),
+    ("sizes", "gpus"),
     [
-        ([], 1),
-        (["--tensor-parallel-size", "2"], 2),
-        (["--tensor-parallel-size=4"], 4),
-        (["--tensor_parallel_size=4"], 4),
-        (["-tp", "8"], 8),
-        (["--max-num-seqs", "64", "-tp", "2", "-pp=2"], 4),
+        ({}, 1),
+        ({"tensor_parallel_size": 8}, 8),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, 4),
+        ({"data_parallel_size": 2}, 2),
     ],
     ids=str,
 )
-def test_shared_memory_and_gpus_follow_parallel_sizes_given_as_arguments(arguments: list[str], gpus: int) -> None:
-    """production-stack mounts /dev/shm only for its own value, so tensor parallel through extra arguments ends with SIGBUS."""
-    spec = pod({**GPU, "vllmArgs": arguments})
+@pytest.mark.parametrize("way", ["overrides", "profile"])
+def test_shared_memory_and_gpus_follow_the_parallel_sizes(way: str, sizes: dict[str, int], gpus: int) -> None:
+    """production-stack mounts /dev/shm only for its own value, so tensor parallel through extra arguments ends with SIGBUS.
+
+    Here such arguments are refused (test_a_refused.py), and both ways to say it count.
+    """
+    mine = {"schema_version": 1, "name": "mine", "extends": "qwen3.8-27b-mtp", **sizes}
+    values: dict[str, Any] = (
+        {**GPU, "overrides": sizes} if way == "overrides" else {"profile": "mine", "profiles": {"mine": mine}}
+    )
+    spec = pod(values)
     assert mount(server(spec), "shm")["mountPath"] == "/dev/shm"
     assert volume(spec, "shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{gpus + 1}Gi"}
     assert server(spec)["resources"]["limits"] == {"nvidia.com/gpu": gpus}
+
+
+def test_an_override_reaches_launcher_fetcher_and_probe() -> None:
+    spec = pod(
+        {
+            **GPU,
+            "overrides": {
+                "model": {"revision": "abc"},
+                "startup_budget_seconds": 900,
+                "kv_cache_memory_bytes": 536870912,
+            },
+        }
+    )
+    sets = [
+        "--set",
+        "kv_cache_memory_bytes=536870912",
+        "--set",
+        'model={"revision":"abc"}',
+        "--set",
+        "startup_budget_seconds=900",
+    ]
+    for container in (server(spec), spec["initContainers"][0]):
+        at = container["args"].index("--set")
+        assert container["args"][at : at + 6] == sets
+    assert server(spec)["startupProbe"]["failureThreshold"] == 96
 
 
 @each_scenario
@@ -190,13 +221,14 @@ def test_the_autoscaler_targets_something_that_exists(scenario: str, kind: str) 
 
 def test_a_stop_drains_before_it_kills() -> None:
     """production-stack and four others have no preStop and no drain: a rollout cuts running answers."""
-    for more, grace in (({}, 85), ({"drain": {"preStopSeconds": 5, "graceSeconds": 300}}, 320)):
+    for more, grace in (({}, 85), ({"drain": {"preStopSeconds": 0, "graceSeconds": 300}}, 320)):
         spec = pod({**GPU, **more})
         container = server(spec)
         [before] = [int(part) for part in container["lifecycle"]["preStop"]["exec"]["command"] if part.isdigit()]
-        within = int(container["args"][container["args"].index("--grace-seconds") + 1])
+        given = container["args"]
+        delay, within = (int(given[given.index(name) + 1]) for name in ("--drain-delay-seconds", "--grace-seconds"))
         assert spec["terminationGracePeriodSeconds"] == grace
-        assert before + within < grace
+        assert before + delay + within + 15 == grace
 
 
 def test_a_rollout_waits_for_no_gpu_that_is_not_there() -> None:
