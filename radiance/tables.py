@@ -48,9 +48,6 @@ class Table:
     triton: str = ""
     command: str = ""
 
-    def of(self, n: int, k: int) -> Shape | None:
-        return next((shape for shape in self.shapes if (shape.n, shape.k) == (n, k)), None)
-
 
 def path_for(device: str, folder: Path | None = None) -> Path:
     """The file of a device by its name, as torch gives it."""
