@@ -8,6 +8,7 @@ module: `problems` says so in words, because "no GPU" alone helps nobody.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ class Device:
     memory: int
     free: int
     arch: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,29 @@ class Machine:
         return [device for device in self.devices if device.kind is kind]
 
 
-def look() -> Machine:
-    """Read the machine. Never raises: what cannot be read is in `problems`."""
+def look(environ: Mapping[str, str]) -> Machine:
+    """Read the machine, as far as `environ` lets vLLM see it. Never raises: what cannot be read is in `problems`."""
     nvidia, amd = _nvidia(), _amd()
-    return Machine(
-        (*nvidia.devices, *amd.devices), nvidia.driver, nvidia.driver_cuda, (*nvidia.problems, *amd.problems)
-    )
+    devices = [
+        *visible(nvidia.devices, environ.get("CUDA_VISIBLE_DEVICES")),
+        *visible(amd.devices, environ.get("HIP_VISIBLE_DEVICES", environ.get("ROCR_VISIBLE_DEVICES"))),
+    ]
+    return Machine(tuple(devices), nvidia.driver, nvidia.driver_cuda, (*nvidia.problems, *amd.problems))
+
+
+def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:
+    """What a *_VISIBLE_DEVICES leaves of them: indices or beginnings of UUIDs, up to the first that is neither, as CUDA does."""
+    if chosen is None:
+        return list(devices)
+    found = []
+    for word in filter(None, map(str.strip, chosen.split(","))):
+        if word.isdigit() and int(word) < len(devices):
+            found.append(devices[int(word)])
+        elif not word.isdigit() and (named := [device for device in devices if device.uuid.startswith(word)]):
+            found.append(named[0])
+        else:
+            break
+    return found
 
 
 def misfits(profile: Profile, machine: Machine) -> list[str]:
@@ -102,7 +121,10 @@ def _nvidia() -> Machine:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
             name = pynvml.nvmlDeviceGetName(handle)
-            devices.append(Device(Kind.NVIDIA, str(name), int(memory.total), int(memory.free), f"{major}.{minor}"))
+            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+            devices.append(
+                Device(Kind.NVIDIA, str(name), int(memory.total), int(memory.free), f"{major}.{minor}", uuid)
+            )
         cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
         return Machine(tuple(devices), str(pynvml.nvmlSystemGetDriverVersion()), (cuda // 1000, cuda % 1000 // 10))
     except pynvml.NVMLError as error:

@@ -80,7 +80,7 @@ def look(environ: Mapping[str, str], repositories: list[Repository], ask_hub: bo
     vllm, lacking = _vllm()
     return Surroundings(
         environ=environ,
-        machine=machine.look(),
+        machine=machine.look(environ),
         uid=os.getuid(),
         gids=(os.getgid(), *os.getgroups()),
         shm=_space(SHM) if SHM.is_dir() else None,
@@ -167,14 +167,13 @@ def _cuda_init(environ: Mapping[str, str]) -> int | None:
 
 def _python(code: str, environ: Mapping[str, str]) -> tuple[int, str]:
     """Exit code and output of a Python that runs `code`."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        return 124, "it does not come back"
     return done.returncode, (done.stdout if done.returncode == 0 else done.stderr).strip()
 
 

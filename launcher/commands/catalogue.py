@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def list_command(profiles_dir: Path | None, as_json: bool) -> None:
     from launcher import machine, profiles
     from launcher.checks import software
 
-    here, vllm = machine.look(), software.installed()
+    here, vllm = machine.look(os.environ), software.installed()
     found: list[dict[str, Any]] = []
     for entry in profiles.entries(profiles_dir).values():
         profile = profiles.find(entry.name, profiles_dir)

@@ -257,7 +257,7 @@ def test_the_command_here_as_text_and_json() -> None:
 
 
 def test_a_profile_that_does_not_fit_is_exit_1_with_the_reason() -> None:
-    if machine.look().devices:
+    if machine.look({}).devices:
         pytest.skip("this machine has accelerators")
     result = CliRunner().invoke(main, ["doctor", "--profile", "qwen3-next-80b-a3b-mtp", "--offline"])
     assert result.exit_code == 1
@@ -303,7 +303,7 @@ def test_the_list_says_what_fits_here_and_why_not() -> None:
         for row in json.loads(CliRunner().invoke(main, ["profiles", "list", "--json"]).stdout)["profiles"]
     }
     assert rows["smollm2-cpu"]["misfits"] == []
-    if not machine.look().devices:
+    if not machine.look({}).devices:
         assert rows["qwen3.8-27b-mtp"]["misfits"] == ["needs 1 nvidia or amd accelerator, has none"]
         assert (
             "no: needs 1 nvidia or amd accelerator, has none" in CliRunner().invoke(main, ["profiles", "list"]).stdout
@@ -347,6 +347,7 @@ class _Nvml(types.ModuleType):
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetMemoryInfo": lambda handle: types.SimpleNamespace(total=(80 + handle) * GIB, free=9 * GIB),
             "nvmlDeviceGetCudaComputeCapability": lambda handle: (9, handle),
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}{handle}-x",
             "nvmlDeviceGetName": lambda handle: f"GPU {handle}",
             "nvmlSystemGetCudaDriverVersion_v2": lambda: 13010,
             "nvmlSystemGetDriverVersion": lambda: "580.1",
@@ -359,22 +360,31 @@ class _Nvml(types.ModuleType):
 def test_nvml_is_read_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = _Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    found = machine.look()
+    found = machine.look({})
     assert [(d.name, d.memory, d.free, d.arch) for d in found.of(Kind.NVIDIA)] == [
         ("GPU 0", 80 * GIB, 9 * GIB, "9.0"),
         ("GPU 1", 81 * GIB, 9 * GIB, "9.1"),
     ]
     assert (found.driver, found.driver_cuda) == ("580.1", (13, 1))
     assert nvml.open == 0
+    for chosen, seen in {
+        "1": ["GPU 1"],
+        "1,0": ["GPU 1", "GPU 0"],
+        "GPU-11": ["GPU 1"],
+        "": [],
+        "-1": [],
+        "0,7,1": ["GPU 0"],
+    }.items():
+        assert [d.name for d in machine.look({"CUDA_VISIBLE_DEVICES": chosen}).devices] == seen, chosen
 
 
 def test_a_driver_of_two_versions_is_a_problem_and_none_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", _Nvml(_Nvml.MISMATCH))
-    assert machine.look().problems == ("NVML: error 18",)
-    assert found(planned(), machine=machine.look())["R01"][0].verdict is Verdict.FAIL
+    assert machine.look({}).problems == ("NVML: error 18",)
+    assert found(planned(), machine=machine.look({}))["R01"][0].verdict is Verdict.FAIL
     monkeypatch.setitem(sys.modules, "pynvml", _Nvml(_Nvml.NVML_ERROR_LIBRARY_NOT_FOUND))
     if not Path("/proc/driver/nvidia/version").exists():
-        assert machine.look() == Machine()
+        assert machine.look({}) == Machine()
 
 
 def test_amdsmi_is_taken_only_where_there_is_a_kfd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -389,10 +399,10 @@ def test_amdsmi_is_taken_only_where_there_is_a_kfd(monkeypatch: pytest.MonkeyPat
     smi.amdsmi_get_gpu_memory_usage = lambda handle, kind: 2 * GIB
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
     monkeypatch.setattr(machine, "KFD", tmp_path / "kfd")
-    assert machine.look().of(Kind.AMD) == []
+    assert machine.look({}).of(Kind.AMD) == []
     assert calls == []
     machine.KFD.touch()
-    assert machine.look().of(Kind.AMD) == [Device(Kind.AMD, "R9700", 32 * GIB, 30 * GIB, "gfx1201")]
+    assert machine.look({}).of(Kind.AMD) == [Device(Kind.AMD, "R9700", 32 * GIB, 30 * GIB, "gfx1201")]
     assert calls == ["init", "down"]
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    assert "amdsmi of the ROCm tree cannot be used" in machine.look().problems[-1]
+    assert "amdsmi of the ROCm tree cannot be used" in machine.look({}).problems[-1]
