@@ -36,9 +36,11 @@ class Replaced:
 def wrap(module: ModuleType, class_name: str, settings: Settings, problem: str) -> None:
     """Arm every drafter that `class_name`, vLLM's proposer (V1) or speculator (V2), loads."""
     owner = getattr(module, class_name, None)
-    if owner is None:
-        log.warning(
-            "Radiance: %s.%s is not there in this vLLM; the stock draft head is used", module.__name__, class_name
+    if owner is None or "load_model" not in vars(owner):
+        seam = f"{module.__name__}.{class_name}.load_model"
+        # In the worker's state too, until the other runner, if it is the one in use, arms a head.
+        worker.telemetry(settings, None).problem(
+            f"{seam} is not there in this vLLM (see the seam table in radiance/hook); the stock draft head is used"
         )
         return
 
@@ -116,6 +118,7 @@ def arm(owner: Any, settings: Settings, problem: str, early: list[dict[str, Any]
             if module is not None:
                 replaced.append(Replaced(parent, attribute, head, module))
                 _put(parent, attribute, module)
+    telemetry.snapshot.problem = ""  # a seam of the runner that is not used
     telemetry.flush()
     return replaced
 
@@ -163,9 +166,7 @@ def refusal(owner: Any) -> str:
     if getattr(config, "weight_transfer_config", None) is not None:
         module = sys.modules.get("vllm.v1.worker.gpu_worker")
         if not hasattr(getattr(module, "Worker", None), "finish_weight_update"):
-            return (
-                "weight transfer replaces the head that was packed, and this vLLM does not say when; use 0.32 or newer"
-            )
+            return "weight transfer replaces the head that was packed, and this vLLM does not say when"
     return ""
 
 

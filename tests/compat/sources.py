@@ -20,6 +20,7 @@ WANTED = (
     "vllm/model_executor/layers/vocab_parallel_embedding.py",
     "vllm/model_executor/model_loader/base_loader.py",
     "vllm/model_executor/models/",
+    "vllm/models/",
     "vllm/config/speculative.py",
     "vllm/engine/arg_utils.py",
     "vllm/envs.py",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,31 @@ def test_the_command_says_which_seam_is_gone(tmp_path: Path, capsys: pytest.Capt
         "LogitsProcessor.get_top_tokens is gone",
         "VocabParallelEmbedding no longer sets ['tp_size']",
     ]
+
+
+#: how drafters name the head that they give to a LogitsProcessor; DSpark's Markov head is not one of ours
+HEADS = {"self.lm_head", "lm_head", "head", "mtp_layer.shared_head.head", "self.markov_w2"}
+#: drafters that read a head's weight themselves: ours keeps the weight, so they go on with the stock head
+RAW = {"ernie_mtp", "exaone4_5_mtp", "exaone_moe_mtp", "gemma4_mtp", "inkling", "dspark", "mtp"}
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_every_drafter_asks_a_logits_processor_with_a_head_that_we_replace(version: str) -> None:
+    """A new way to reach the head would pass us by without a word."""
+    words = ("mtp", "eagle", "dflash", "dspark", "lilicorr", "xpress")
+    root = sources.folder(version) / "vllm"
+    files = [p for part in ("model_executor/models", "models") for p in (root / part).rglob("*.py")]
+    asked, raw = set(), set()
+    for path in [p for p in files if any(word in p.stem for word in words)]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args:
+                called = ast.unparse(node.func)
+                if re.search(r"logits_processor(\.get_top\w+)?$", called):
+                    asked.add(ast.unparse(node.args[0]))
+            if isinstance(node, ast.Attribute) and re.search(
+                r"(lm_head|shared_head\.head)\.weight$", ast.unparse(node)
+            ):
+                raw.add(path.stem)
+    assert {"self.lm_head", "mtp_layer.shared_head.head"} <= asked
+    assert asked <= HEADS, f"vLLM {version}: drafters reach their head as {sorted(asked - HEADS)}"
+    assert raw <= RAW, f"vLLM {version}: {sorted(raw - RAW)} read the weight of their head"
