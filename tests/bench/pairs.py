@@ -1,126 +1,266 @@
 """Target and drafter pairs for vLLM at full head size, with an acceptance that is chosen, not hoped for.
 
-`eagle`: a two-layer Llama and an EAGLE drafter that shares its head (248320 x 5120 by default). Row perm[t] of the head is
-the embedding of t, so the target is a permutation bigram model with wide margins. Noise in the drafter's one layer is
-scaled until the exact head agrees with the target on a wanted share of tokens: then a head that ranks worse shows at once.
+    python tests/bench/pairs.py FOLDER --kinds eagle,dflash2,mtp
+
+Row perm[t] of a head is the embedding of t, so a target is a permutation bigram model with wide margins. Noise in the
+drafter's last MLP is scaled until the exact head agrees with the target on a wanted share of tokens: then a head that
+ranks worse shows at once. 248320 x 5120 by default:
+
+    FOLDER/eagle/{target,draft}      a two-layer Llama and an EAGLE drafter that shares its head
+    FOLDER/dflash2/{target,draft}    the same target and a DFlash2 drafter whose first masked slot sees the last token
+    FOLDER/dflash/{target,draft}     the same without convolutions and selector: DFlash, which the V1 runner has too
+    FOLDER/mtp/target                a Qwen3.5 (one gated delta net, one full attention) with its MTP drafter
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.e2e import checkpoints
+
 BF16 = torch.bfloat16
+MASK = 2  # DFlash2's mask token
 
 
-def eagle(out: Path, hidden: int, vocab: int, agreement: float, device: str) -> None:
-    """Write out/target and out/draft. `agreement`: wanted share of tokens on which the drafter's exact argmax is right."""
-    generator = torch.Generator(device=device).manual_seed(0)
-    head_dim = 128 if hidden >= 1024 else 64
-    heads = max(hidden // head_dim // 4, 2)
-    kv_heads, inter = max(heads // 4, 1), 2 * hidden
+class Llama:
+    """The target of the EAGLE and DFlash2 pairs, and what their drafters are made of."""
 
-    def normal(*shape: int, std: float = 0.02) -> torch.Tensor:
-        return (torch.randn(*shape, generator=generator, device=device) * std).to(BF16)
+    def __init__(self, hidden: int, vocab: int, device: str, head_scale: float) -> None:
+        self.generator = torch.Generator(device=device).manual_seed(0)
+        self.device, self.hidden, self.vocab = device, hidden, vocab
+        self.head_dim = 128 if hidden >= 1024 else 64
+        self.heads = max(hidden // self.head_dim // 4, 2)
+        self.kv_heads, self.inter = max(self.heads // 4, 1), 2 * hidden
+        self.embedding = torch.randn(vocab, hidden, generator=self.generator, device=device)
+        self.permutation = torch.randperm(vocab, generator=self.generator, device=device)
+        rows = torch.empty_like(self.embedding)
+        rows[self.permutation] = self.embedding
+        self.head = (rows * (head_scale / hidden**0.5)).to(BF16)
 
-    def layer(prefix: str, noise: float) -> dict[str, torch.Tensor]:
+    def normal(self, *shape: int, std: float = 0.02) -> torch.Tensor:
+        return (torch.randn(*shape, generator=self.generator, device=self.device) * std).to(BF16)
+
+    def ones(self, size: int) -> torch.Tensor:
+        return torch.ones(size, dtype=BF16, device=self.device)
+
+    def layer(self, prefix: str, noise: float) -> dict[str, torch.Tensor]:
+        hidden, heads = self.hidden, self.heads * self.head_dim
         return {
-            prefix + "self_attn.q_proj.weight": normal(heads * head_dim, hidden),
-            prefix + "self_attn.k_proj.weight": normal(kv_heads * head_dim, hidden),
-            prefix + "self_attn.v_proj.weight": normal(kv_heads * head_dim, hidden),
-            prefix + "self_attn.o_proj.weight": normal(hidden, heads * head_dim, std=0.02 * noise),
-            prefix + "mlp.gate_proj.weight": normal(inter, hidden),
-            prefix + "mlp.up_proj.weight": normal(inter, hidden),
-            prefix + "mlp.down_proj.weight": normal(hidden, inter, std=0.02 * noise),
-            prefix + "input_layernorm.weight": torch.ones(hidden, dtype=BF16),
-            prefix + "post_attention_layernorm.weight": torch.ones(hidden, dtype=BF16),
+            prefix + "self_attn.q_proj.weight": self.normal(heads, hidden),
+            prefix + "self_attn.k_proj.weight": self.normal(self.kv_heads * self.head_dim, hidden),
+            prefix + "self_attn.v_proj.weight": self.normal(self.kv_heads * self.head_dim, hidden),
+            prefix + "self_attn.o_proj.weight": self.normal(hidden, heads, std=0.02 * noise),
+            prefix + "mlp.gate_proj.weight": self.normal(self.inter, hidden),
+            prefix + "mlp.up_proj.weight": self.normal(self.inter, hidden),
+            prefix + "mlp.down_proj.weight": self.normal(hidden, self.inter, std=0.02 * noise),
+            prefix + "input_layernorm.weight": self.ones(hidden),
+            prefix + "post_attention_layernorm.weight": self.ones(hidden),
         }
 
-    embedding = torch.randn(vocab, hidden, generator=generator, device=device)
-    permutation = torch.randperm(vocab, generator=generator, device=device)
-    rows = torch.empty_like(embedding)
-    rows[permutation] = embedding
-    target = {
-        "model.embed_tokens.weight": embedding.to(BF16),
-        "lm_head.weight": (rows * (4 / hidden**0.5)).to(BF16),
-        "model.norm.weight": torch.ones(hidden, dtype=BF16),
-        **layer("model.layers.0.", 0.3),
-        **layer("model.layers.1.", 0.3),
-    }
-    draft = layer("layers.0.", 1.0)
-    draft.pop("layers.0.input_layernorm.weight")
-    join = torch.randn(hidden, 2 * hidden, generator=generator, device=device) * 0.002
-    join[:, :hidden] += torch.eye(hidden, device=device)
-    draft["fc.weight"] = join.to(BF16)
-    noise = calibrate(draft, target["lm_head.weight"], embedding, permutation, agreement)
-    for name in ("self_attn.o_proj", "mlp.down_proj"):
-        draft[f"layers.0.{name}.weight"] *= noise
-    config = {
-        "hidden_size": hidden,
-        "intermediate_size": inter,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        "vocab_size": vocab,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "architectures": ["LlamaForCausalLM"],
-    }
-    for name, tensors, layers in (("target", target, 2), ("draft", draft, 1)):
-        folder = out / name
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({key: t.cpu().contiguous() for key, t in tensors.items()}, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    def config(self, architecture: str, model_type: str, layers: int) -> dict[str, Any]:
+        return {
+            "hidden_size": self.hidden,
+            "intermediate_size": self.inter,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "torch_dtype": "bfloat16",
+            "model_type": model_type,
+            "hidden_act": "silu",
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+            "num_hidden_layers": layers,
+            "architectures": [architecture],
+        }
+
+    def target(self, folder: Path) -> None:
+        tensors = {
+            "model.embed_tokens.weight": self.embedding.to(BF16),
+            "lm_head.weight": self.head,
+            "model.norm.weight": self.ones(self.hidden),
+            **self.layer("model.layers.0.", 0.3),
+            **self.layer("model.layers.1.", 0.3),
+        }
+        write(folder, self.config("LlamaForCausalLM", "llama", 2), tensors)
+
+    def eagle(self, folder: Path, agreement: float) -> None:
+        """One layer over [embedding, hidden state]; it passes the embedding on."""
+        draft = self.layer("layers.0.", 1.0)
+        draft.pop("layers.0.input_layernorm.weight")
+        join = torch.randn(self.hidden, 2 * self.hidden, generator=self.generator, device=self.device) * 0.002
+        join[:, : self.hidden] += torch.eye(self.hidden, device=self.device)
+        draft["fc.weight"] = join.to(BF16)
+        ids, states = some(self.embedding)
+        joined = torch.cat((self.embedding[ids], states), dim=1) @ draft["fc.weight"].float().T
+        noise = calibrate(draft, "layers.0.", joined, self.head, self.permutation[ids], agreement)
+        draft["layers.0.self_attn.o_proj.weight"] *= noise
+        write(folder, self.config("LlamaForCausalLM", "llama", 1), draft)
+
+    def dflash2(self, folder: Path, agreement: float, *, second: bool = True) -> None:
+        """One layer whose attention sees two positions: the first masked slot hence sees the last token, through a projection
+        on as many dimensions as its values have; later slots see masks and are wrong. Queries of 0 weigh both alike."""
+        hidden, rank = self.hidden, self.kv_heads * self.head_dim
+        draft = self.layer("layers.0.", 1.0)
+        mask = self.embedding[MASK] / self.embedding[MASK].norm()
+        seen = torch.linalg.qr(torch.randn(hidden, rank, generator=self.generator, device=self.device)).Q.T
+        seen -= (seen @ mask)[:, None] * mask  # of the mask itself nothing is passed on
+        back = torch.zeros(hidden, self.heads * self.head_dim, device=self.device)
+        group = self.heads // self.kv_heads * self.head_dim  # the first query head of each group reads its values back
+        for index in range(self.kv_heads):
+            columns = slice(index * group, index * group + self.head_dim)
+            back[:, columns] = 200 * seen[index * self.head_dim : (index + 1) * self.head_dim].T
+        draft["layers.0.self_attn.q_proj.weight"].zero_()
+        draft["layers.0.self_attn.v_proj.weight"] = seen.to(BF16)
+        draft["layers.0.self_attn.o_proj.weight"] = back.to(BF16)
+        for name in ("q_norm", "k_norm"):
+            draft[f"layers.0.self_attn.{name}.weight"] = self.ones(self.head_dim)
+        groups = hidden // 64
+        for name in ("attention_conv", "mlp_conv") if second else ():  # the identity
+            base = torch.zeros(2, 4, hidden, device=self.device, dtype=BF16)
+            base[:, 0] = 1
+            draft[f"layers.0.{name}.base_kernel"] = base
+            draft[f"layers.0.{name}.kernel_projection.weight"] = self.normal(8 * groups, hidden, std=0)
+        draft |= {
+            "fc.weight": self.normal(hidden, 2 * hidden),
+            "hidden_norm.weight": self.ones(hidden),
+            "norm.weight": self.ones(hidden),
+        }
+        selector = {
+            "candidate_selector.predecessor_codebook": self.normal(self.vocab, 32),
+            "candidate_selector.successor_codebook": self.normal(self.vocab, 32),
+            "candidate_selector.hidden_projection.weight": self.normal(32, hidden),
+        }
+        draft |= selector if second else {}
+        ids, _ = some(self.embedding)
+        passed = (unit(self.embedding[ids]) @ seen.T) @ (100 * seen)
+        calibrate(draft, "layers.0.", self.embedding[MASK] + passed, self.head, self.permutation[ids], agreement)
+        special = {
+            "conv_kernel_size": 4,
+            "conv_group_size": 64,
+            "selector_rank": 32,
+            "selector_top_k": 16,
+            "block_size": 4,
+        }
+        config = self.config("DFlash2DraftModel" if second else "DFlashDraftModel", "qwen3", 1) | {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            "layer_types": ["sliding_attention"],
+            "sliding_window": 2,
+            "num_target_layers": 2,
+            "block_size": 4,
+            "dflash_config": {
+                "mask_token_id": MASK,
+                "target_layer_ids": [0, 1],
+                "causal": True,
+                "swa_window_size": 2,
+                **(special if second else {}),
+            },
+        }
+        write(folder, config, draft)
+
+    def dflash(self, folder: Path, agreement: float) -> None:
+        self.dflash2(folder, agreement, second=False)
+
+
+def mtp(folder: Path, hidden: int, vocab: int, agreement: float, device: str) -> None:
+    """A Qwen3.5 of two layers and its MTP drafter."""
+    shape = checkpoints.Shape(
+        hidden=hidden, inter=2 * hidden, vocab=vocab, heads=max(hidden // 512, 2), kv_heads=2, head_dim=256,
+        layers=("linear_attention", "full_attention"), linear_dim=128, linear_key_heads=4, linear_value_heads=8,
+    )  # fmt: skip
+    config, tensors, permutation = checkpoints.qwen35(shape, 0.3, 0, 4 / hidden**0.5, device)
+    ids, states = some(tensors["model.embed_tokens.weight"])
+    joined = torch.cat((unit(tensors["model.embed_tokens.weight"][ids].float()), unit(states)), dim=1)
+    residual = joined @ tensors["mtp.fc.weight"].float().T
+    calibrate(tensors, "mtp.layers.0.", residual, tensors["lm_head.weight"], permutation[ids], agreement)
+    write(folder, config, tensors)
+
+
+def some(embedding: torch.Tensor, tokens: int = 2048) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, and hidden states of no meaning beside them."""
+    generator = torch.Generator(device=embedding.device).manual_seed(1)
+    ids = torch.randint(0, len(embedding), (tokens,), generator=generator, device=embedding.device)
+    return ids, torch.randn(tokens, embedding.shape[1], generator=generator, device=embedding.device)
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    return x * x.square().mean(1, keepdim=True).rsqrt()
 
 
 @torch.no_grad()
 def calibrate(
     draft: dict[str, torch.Tensor],
+    layer: str,
+    residual: torch.Tensor,
     head: torch.Tensor,
-    embedding: torch.Tensor,
-    permutation: torch.Tensor,
+    truth: torch.Tensor,
     agreement: float,
-    tokens: int = 2048,
 ) -> float:
-    """The factor on the drafter's MLP output at which its exact argmax is right on `agreement` of the tokens, by bisection.
+    """Scale the layer's down_proj so that the exact argmax is right on `agreement` of the tokens; the factor, by bisection.
 
-    The layer is computed as vLLM does at the first position; attention, a small part of the noise, is left out.
+    `residual` [p, k]: what reaches the MLP; attention, a small part of the noise or exactly known, is in it or left out.
     """
-    generator = torch.Generator(device=head.device).manual_seed(1)
-    ids = torch.randint(0, len(head), (tokens,), generator=generator, device=head.device)
-    states = torch.randn(tokens, embedding.shape[1], generator=generator, device=head.device)
-    joined = torch.cat((embedding[ids], states), dim=1) @ draft["fc.weight"].float().T
-    normed = joined * joined.square().mean(1, keepdim=True).rsqrt()
-    gate, up, down = (draft[f"layers.0.mlp.{name}_proj.weight"].float() for name in ("gate", "up", "down"))
+    gate, up, down = (draft[f"{layer}mlp.{name}_proj.weight"].float() for name in ("gate", "up", "down"))
+    normed = unit(residual)
     noise = (torch.nn.functional.silu(normed @ gate.T) * (normed @ up.T)) @ down.T
 
     def right(factor: float) -> float:
-        logits = (joined + factor * noise).to(BF16) @ head.T
-        return float((logits.argmax(1) == permutation[ids]).float().mean())
+        logits = unit(residual + factor * noise).to(BF16) @ head.T
+        return float((logits.argmax(1) == truth).float().mean())
 
-    low, high = 0.1, 100.0
-    for _ in range(16):
+    low, high = 0.01, 100_000.0
+    for _ in range(20):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if right(middle) > agreement else (low, middle)
     print(f"drafter noise {low:.3f}: exact head right on {right(low):.3f} of tokens", flush=True)
+    draft[f"{layer}mlp.down_proj.weight"] = (down * low).to(BF16)
     return low
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({key: t.cpu().contiguous() for key, t in tensors.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--kinds", default="eagle")
     parser.add_argument("--hidden", type=int, default=5120)
     parser.add_argument("--vocab", type=int, default=248320)
     parser.add_argument("--agreement", type=float, default=0.85)
+    parser.add_argument("--head-scale", type=float, default=4.0, help="1 and less: temperature 1 is no longer greedy")
     chosen = parser.parse_args()
-    eagle(chosen.out, chosen.hidden, chosen.vocab, chosen.agreement, "cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    kinds = chosen.kinds.split(",")
+    if {"eagle", "dflash", "dflash2"} & set(kinds):
+        llama = Llama(chosen.hidden, chosen.vocab, device, chosen.head_scale)
+        first = None
+        for kind in [k for k in kinds if k != "mtp"]:
+            (chosen.out / kind).mkdir(parents=True, exist_ok=True)
+            if first is None:
+                llama.target(chosen.out / kind / "target")
+                first = chosen.out / kind / "target"
+            else:
+                (chosen.out / kind / "target").symlink_to(first.resolve())
+            getattr(llama, kind)(chosen.out / kind / "draft", chosen.agreement)
+        del llama
+    if "mtp" in kinds:
+        mtp(chosen.out / "mtp" / "target", chosen.hidden, chosen.vocab, chosen.agreement, device)
+
+
+if __name__ == "__main__":
+    main()

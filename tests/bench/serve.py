@@ -14,21 +14,26 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HEADS = ("none", "stock", "fast", "coarse", "fp8")
 TOKENS = 128
 REPEATS = 5
+SEQUENCES = (1, 16)
 
 
-def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any]) -> None:
+def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any], profile: bool) -> None:
     """One head in this process; prints one line of JSON."""
     os.environ["RADIANCE_FAST_DRAFT"] = "1" if head in ("fast", "coarse") else "0"
     import radiance
 
     radiance.register()
+    import torch
+
     if head == "coarse":
         without_rerank()
     from vllm import LLM, SamplingParams, TokensPrompt
@@ -50,19 +55,25 @@ def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any
         if head == "fp8":
             spec["draft_lm_head_quantization"] = "fp8"
         kwargs["speculative_config"] = spec
+    if "tensor_parallel_size" in kwargs:
+        os.environ["RADIANCE_STATE_DIR"] = tempfile.mkdtemp()
+    else:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # counters and the KV cache are looked at in this process
     begin = time.monotonic()
     llm = LLM(f"{folder}/target", **kwargs)
     found: dict[str, Any] = {"head": head, "start_seconds": round(time.monotonic() - begin, 1)}
     found["kv_blocks"] = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
+    found["kv_mib"] = kv_mib(llm)
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True, detokenize=False)
     before = counters(llm)
-    for sequences in (1, 16):
+    for sequences in SEQUENCES:
         prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(sequences)]
         times = []
         for _ in range(REPEATS):
             start = time.perf_counter()
             answers = llm.generate(prompts, sampling, use_tqdm=False)
             times.append(time.perf_counter() - start)
+        torch.cuda.synchronize()
         text = json.dumps([list(answer.outputs[0].token_ids) for answer in answers])
         after = counters(llm)
         found[f"sequences_{sequences}"] = {
@@ -71,15 +82,52 @@ def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any
             **{name: after[name] - before[name] for name in after},
         }
         before = after
+    if profile:
+        found["profile"] = profiled(lambda: llm.generate(prompts[:1], sampling, use_tqdm=False))
     found["draft_head"] = draft_head()
+    if head in ("fast", "coarse") and not any(one["state"] == "active" for one in found["draft_head"]):
+        raise SystemExit(
+            f"{head}: no draft head is active, this would have measured the stock head: {found['draft_head']}"
+        )
     print("RESULT " + json.dumps(found), flush=True)
     os._exit(0)
 
 
-def counters(llm: Any) -> dict[str, int]:
+def counters(llm: Any) -> dict[str, float]:
+    """vLLM's of drafts, and those of the draft heads of this process."""
     names = {"vllm:spec_decode_num_drafts": "drafts", "vllm:spec_decode_num_draft_tokens": "draft_tokens",
              "vllm:spec_decode_num_accepted_tokens": "accepted_tokens"}  # fmt: skip
-    return {names[m.name]: int(m.value) for m in llm.get_metrics() if m.name in names}
+    found: dict[str, float] = {names[m.name]: int(m.value) for m in llm.get_metrics() if m.name in names}
+    for head in draft_head():
+        for name in ("calls", "rows", "latency_us"):
+            found[f"head_{name}"] = found.get(f"head_{name}", 0) + head[name]
+    return found
+
+
+def kv_mib(llm: Any) -> float | None:
+    """Bytes of the KV cache; None where the worker is another process."""
+    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
+    if core is None or not hasattr(core.model_executor, "driver_worker"):
+        return None
+    runner = core.model_executor.driver_worker.worker.model_runner
+    return round(sum(tensor.size for tensor in runner.kv_cache_config.kv_cache_tensors) / 2**20, 1)
+
+
+def profiled(generate: Callable[[], Any]) -> dict[str, Any]:
+    """GPU kernels of one generation of one sequence: the busy share of the wall time, and the 12 that take most of it."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+        begin = time.perf_counter()
+        generate()
+        torch.cuda.synchronize()
+        wall = time.perf_counter() - begin
+    kernels = sorted((e for e in trace.key_averages() if e.device_time_total), key=lambda e: -e.device_time_total)
+    return {
+        "wall_us": round(wall * 1e6),
+        "busy_us": round(sum(e.device_time_total for e in kernels)),
+        "kernels": [{"name": e.key[:90], "calls": e.count, "us": round(e.device_time_total)} for e in kernels[:12]],
+    }
 
 
 def without_rerank() -> None:
@@ -94,14 +142,23 @@ def without_rerank() -> None:
 
 
 def draft_head() -> list[dict[str, Any]]:
-    """What the plugin says of its heads, counters included."""
-    hook = sys.modules.get("radiance.hook")
-    if hook is None or hook.current is None:
+    """What the plugin says of its heads, counters included; of ranks in other processes through their state files."""
+    from radiance import status
+
+    worker = sys.modules.get("radiance.hook.worker")
+    folder = os.environ.get("RADIANCE_STATE_DIR")
+    if worker is not None and worker.current is not None:
+        worker.current.refresh()
+        snapshots = [worker.current.snapshot]
+    elif folder:
+        time.sleep(1.5)  # ranks write once a second
+        snapshots = status.read_all(Path(folder))[0]
+    else:
         return []
-    hook.current.refresh()
     keep = ("name", "drafter", "state", "reason", "n", "k", "rerank", "packed_bytes", "peak_bytes", "quantise_seconds",
             "calls", "rows", "rescued_rows", "stock_calls")  # fmt: skip
-    return [{name: getattr(head, name) for name in keep} for head in hook.current.snapshot.heads]
+    return [{name: getattr(head, name) for name in keep} | {"rank": snapshot.rank, "latency_us": head.latency.sum_seconds * 1e6}
+            for snapshot in snapshots for head in snapshot.heads]  # fmt: skip
 
 
 def main() -> None:
@@ -112,11 +169,12 @@ def main() -> None:
     parser.add_argument("--method", default="eagle")
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--options", type=json.loads, default={}, help="more arguments of vllm.LLM, as JSON")
+    parser.add_argument("--profile", action="store_true", help="GPU kernels of one sequence, after the timed runs")
     parser.add_argument("--limit", type=int, default=150, help="seconds for each head")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     if chosen.head:
-        run(chosen.head, chosen.folder, chosen.drafts, chosen.method, chosen.options)
+        run(chosen.head, chosen.folder, chosen.drafts, chosen.method, chosen.options, chosen.profile)
     results = []
     for head in chosen.heads.split(","):
         command = [sys.executable, __file__, *sys.argv[1:], "--head", head]

@@ -15,7 +15,7 @@ PROMISED = {1: (60, 5.5), 8: (62, 5.4), 16: (70, 4.9), 32: (90, 3.8), 64: (125, 
 
 
 def loaded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    found: dict[str, Any] = json.loads((RESULTS / name).with_suffix(".json").read_text())
     return found
 
 
@@ -96,3 +96,89 @@ def test_real_vllm_says_the_same_with_every_draft_head() -> None:
         }
         assert abs(rate["fast"] - rate["stock"]) < 0.015
         assert rate["coarse"] < rate["stock"] - 0.05
+
+
+# -- real vLLM on the GPU ------------------------------------------------------------------------------------------------
+
+
+def heads(name: str) -> dict[str, dict[str, Any]]:
+    return {one["head"]: one for one in loaded(name)["heads"]}
+
+
+def accepted(one: dict[str, Any], sequences: int) -> float:
+    run = one[f"sequences_{sequences}"]
+    return float(run["accepted_tokens"] / run["draft_tokens"])
+
+
+@pytest.mark.parametrize("name", ["h200-serve", "h200-serve-shared", "h200-serve-profile", "h200-dflash2"])
+def test_no_head_changes_the_output(name: str) -> None:
+    for sequences in (1, 16):
+        outputs = {one[f"sequences_{sequences}"]["output"] for one in heads(name).values()}
+        outputs.add(heads("h200-serve")["none"][f"sequences_{sequences}"]["output"])  # all pairs share one target
+        assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("name", ["h200-serve", "h200-serve-shared"])
+def test_the_rerank_is_what_keeps_the_acceptance(name: str) -> None:
+    """At 3700 drafts two runs of the *same* head differ by half a point (59.5 and 60.1 % for stock)."""
+    for sequences, within in ((1, 0.02), (16, 0.007)):
+        stock, fast, coarse = (accepted(heads(name)[head], sequences) for head in ("stock", "fast", "coarse"))
+        assert abs(fast - stock) < within
+        assert coarse < stock - 0.05
+
+
+def test_dflash2_is_accepted_as_with_the_stock_head() -> None:
+    stock, fast = heads("h200-dflash2")["stock"], heads("h200-dflash2")["fast"]
+    assert accepted(fast, 1) == accepted(stock, 1) > 0.2  # of 3 drafts the first can be right, in this pair
+    assert abs(accepted(fast, 16) - accepted(stock, 16)) < 0.005
+    (head,) = fast["draft_head"]
+    assert head["drafter"] == "DFlash2Qwen3ForCausalLM"
+    assert head["calls"] > 700
+    assert sum(head["stock_calls"].values()) == 0
+
+
+def test_faster_than_stock_and_than_the_rival() -> None:
+    found = heads("h200-serve-profile")
+    for sequences, at_least in ((1, 1.7), (16, 1.4)):
+        stock, fast, fp8 = (
+            found[head][f"sequences_{sequences}"]["tokens_per_second"] for head in ("stock", "fast", "fp8")
+        )
+        assert fast / stock >= at_least
+        assert fast > fp8
+
+
+def test_what_binds_at_one_sequence_is_not_the_draft_head() -> None:
+    """148 draft-head calls a generation: four times less GPU time at least, and the GPU now waits for the host."""
+    found = heads("h200-serve-profile")
+
+    def kernels(head: str) -> dict[str, tuple[int, int]]:
+        return {k["name"]: (k["calls"], k["us"]) for k in found[head]["profile"]["kernels"]}
+
+    ours, stock = kernels("fast"), kernels("stock")
+    gemm = next(name for name, (calls, _) in stock.items() if calls == 198)  # 50 of the target, 148 of the drafter
+    argmax = next(us for name, (calls, us) in stock.items() if "reduce_kernel" in name)
+    stock_us = stock[gemm][1] - ours[gemm][1] + argmax
+    ours_us = sum(ours[name][1] for name in ("rotate", "coarse", "select_top", "rerank"))
+    assert ours[gemm][0] == 50
+    assert stock_us / ours_us >= 4
+    assert found["fast"]["profile"]["busy_us"] < 0.75 * found["fast"]["profile"]["wall_us"]
+
+
+def test_counters_and_clock_are_right_under_graph_replay() -> None:
+    """The device counts as many calls as the profiler saw kernels; its mean latency is that of the bench at the same m."""
+    fast = heads("h200-serve-shared")["fast"]
+    launched = next(k["calls"] for k in fast["profile"]["kernels"] if k["name"] == "coarse")  # of one generation
+    assert fast["sequences_1"]["head_calls"] == 5 * launched
+    assert fast["sequences_1"]["head_rows"] == 5 * launched
+    bench = {r["m"]: r["us"] for r in loaded("h200.json")["rows"]
+             if (r["n"], r["k"], r["path"], r["stage"]) == (248320, K, "cuda", "whole")}  # fmt: skip
+    for sequences, m in ((1, 1), (16, 16)):
+        run = fast[f"sequences_{sequences}"]
+        assert run["head_latency_us"] / run["head_calls"] == pytest.approx(bench[m], rel=0.1)
+
+
+def test_the_kv_cache_loses_no_more_than_the_packed_copy() -> None:
+    found = heads("h200-serve-shared")
+    (head,) = found["fast"]["draft_head"]
+    lost = found["stock"]["kv_mib"] - found["fast"]["kv_mib"]
+    assert abs(lost - head["packed_bytes"] / 2**20) < 64
