@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from launcher.errors import SettingsConflict
 
@@ -51,11 +52,11 @@ def resolve(environ: Mapping[str, str], api_key_file: Path | None = None) -> dic
 
 
 class Redactor:
-    """Takes secret values out of text, as they are and as JSON writes them."""
+    """Takes secret values out of text: as they are, as JSON writes them, as a URL does."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         values = {value for name, value in environ.items() if _is_value(name) and len(value) >= SHORTEST}
-        forms = values | {json.dumps(value)[1:-1] for value in values}
+        forms = {form for value in values for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))}
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 

@@ -1,7 +1,8 @@
-"""One launcher on a real CPU vLLM through all that supervision does: fall-back, a killed engine, a stop while a client streams.
+"""One launcher on a real CPU vLLM through all that supervision does: fall-back, an engine that is killed, one that hangs, a
+stop while a client streams.
 
 The 2-bit head is sabotaged (random proposals), so acceptance is 0 and under the profile's floor. The tests of this file are
-one story, in order; it starts vLLM three times, 40 s each.
+one story, in order; it starts vLLM four times, 40 s each.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         return dict(httpx.get(f"{self.exporter}/status", trust_env=False, timeout=30).json())
+
+    def core(self) -> psutil.Process:
+        """The process that computes."""
+        below = psutil.Process(self.status()["engine"]["pid"]).children(recursive=True)
+        [found] = [each for each in below if "EngineCore" in " ".join(each.cmdline())]
+        return found
 
     def ready(self) -> bool:
         try:
@@ -108,7 +115,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    more = ["--fallback-after-seconds", "1", "--restart-delay-seconds", "0.1", "--grace-seconds", "120"]
+    more = [
+        "--fallback-after-seconds",
+        "1",
+        "--restart-delay-seconds",
+        "0.1",
+        "--grace-seconds",
+        "120",
+        "--wedge-seconds",
+        "30",
+    ]
     with start(folder, "--log-format", "json", "--api-key-file", folder / "key", *more) as started:
         yield started
 
@@ -153,6 +169,20 @@ def test_a_killed_engine_core_is_started_again_with_the_stock_head(server: Serve
     assert found["engine"]["pid"] != before
 
 
+def test_an_engine_core_that_hangs_with_a_request_is_seen_and_started_again(server: Server) -> None:
+    """Stopped, not ended: /health still answers 200, the request is counted as running, and no token comes."""
+    with httpx.Client(trust_env=False, timeout=300) as http:
+        tokens = server.stream(http)
+        while not next(tokens):
+            pass
+        server.core().suspend()
+        with pytest.raises((httpx.TransportError, AssertionError)):  # cut off, or ended without a finish reason
+            list(tokens)
+    found = server.wait("degraded", 4)
+    assert found["engine"]["exits"]["wedged"] == 1
+    assert "no token came for 30 s" in found["engine"]["last_exit"]
+
+
 def test_a_stream_that_runs_when_sigterm_comes_loses_no_token(server: Server) -> None:
     """Also: not ready while it drains, exit code 0, and nothing is left."""
     until(server.ready, "it serves", harness.START_LIMIT)
@@ -175,7 +205,7 @@ def test_a_stream_that_runs_when_sigterm_comes_loses_no_token(server: Server) ->
 
 
 def test_every_line_it_printed_was_json_of_one_form_without_a_secret(server: Server) -> None:
-    """What launcher, vLLM and its HTTP server wrote over three lives."""
+    """What launcher, vLLM and its HTTP server wrote over four lives."""
     text = server.log.read_text()
     assert KEY not in text
     assert TOKEN not in text

@@ -132,6 +132,7 @@ def test_a_stop_during_the_pause_before_a_restart_is_clean(serve: Serve) -> None
     assert metric(served, "radiance_vllm_exit_code") == 1
     assert served.stop() == 0, served.log
     assert len(lives(served)) == 1
+    assert "stopped while vLLM was down" in served.log
 
 
 @pytest.mark.parametrize("how", ["wedged", "deaf"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -52,6 +53,7 @@ def test_the_redactor_takes_values_of_secret_names_only() -> None:
     redact = Redactor({"HF_TOKEN": value, "HF_TOKEN_PATH": "/run/secrets/hf", "A_KEY": "true", "NAME": "visible-value"})
     assert redact(f"x {value} y") == "x *** y"
     assert redact(json.dumps({"t": value})) == '{"t": "***"}'
+    assert redact(f"GET /?t={quote(value)}&x=1") == "GET /?t=***&x=1"
     assert redact("/run/secrets/hf true visible-value") == "/run/secrets/hf true visible-value"
 
 
