@@ -8,6 +8,7 @@ the pipe is still emptied: a full one would stop vLLM.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import threading
@@ -18,6 +19,8 @@ from typing import BinaryIO
 from launcher import logs
 from launcher.logs import Form
 from launcher.states import Phase
+
+log = logging.getLogger("radiance")
 
 #: the part of a line that begins a phase, in all supported releases (tests/compat looks them up in their sources)
 MARKS: dict[str, Phase] = {
@@ -85,6 +88,12 @@ class Relay(threading.Thread):
             self._line(rest, b"\n")
 
     def _line(self, raw: bytes, end: bytes) -> None:
+        try:
+            self._pass_on(raw, end)
+        except Exception:  # one bad line must not end the reading: vLLM would stand still on a full pipe
+            log.exception("a line that vLLM printed was lost")
+
+    def _pass_on(self, raw: bytes, end: bytes) -> None:
         line = self._redact(raw.decode(errors="surrogateescape"))
         if OWN_POLLS.search(line):
             return

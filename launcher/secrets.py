@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from packaging.version import InvalidVersion, Version
+
 from launcher.errors import SettingsConflict
 
 #: environment names whose values are never in a profile and never printed
@@ -21,6 +23,8 @@ FILES = {"HF_TOKEN_FILE": "HF_TOKEN", "VLLM_API_KEY_FILE": "VLLM_API_KEY"}
 #: shorter values are words like "true": to blot them out would spoil every line and hide nothing
 SHORTEST = 6
 HIDDEN = "***"
+#: from here on vLLM leaves the API key out of the key of its compile cache
+CLEAN_CACHE_KEY = Version("0.29")
 
 
 def looks_secret(name: str) -> bool:
@@ -62,6 +66,20 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+
+def warning(environ: Mapping[str, str], vllm: str) -> str:
+    """What this vLLM does with the API key that it should not; empty if nothing. Read in the sources of 0.26 (does) and 0.29."""
+    try:
+        old = Version(vllm) < CLEAN_CACHE_KEY
+    except InvalidVersion:
+        return ""
+    if not old or not environ.get("VLLM_API_KEY"):
+        return ""
+    return (
+        f"vLLM {vllm} writes VLLM_API_KEY into cache_key_factors.json of its compile cache ({CLEAN_CACHE_KEY} does not): keep "
+        "that folder private, or take a newer vLLM"
+    )
 
 
 def _is_value(name: str) -> bool:

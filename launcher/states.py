@@ -39,13 +39,13 @@ ENDING = (Phase.DRAINING, Phase.FAILED)
 class Timeline:
     """The present phase, when each was entered (Unix time), and seconds spent in each since the last start began."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._phase = Phase.FETCHING
         self._entered = clock()
         self._spent = dict.fromkeys(Phase, 0.0)
-        self.since: dict[Phase, float] = {Phase.FETCHING: self._entered}
+        self.since: dict[Phase, float] = {Phase.FETCHING: wall()}
 
     @property
     def phase(self) -> Phase:
@@ -76,4 +76,4 @@ class Timeline:
         now = self._clock()
         self._spent[self._phase] += now - self._entered
         self._phase, self._entered = phase, now
-        self.since[phase] = now
+        self.since[phase] = self._wall()

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher import arguments, cachedirs, fetchahead, guard, logs, smollm2
+from launcher import arguments, cachedirs, fetchahead, guard, logs, secrets, smollm2
 from launcher.engine import Engine
 from launcher.errors import EngineMissing, LauncherError, ModelMissing, SettingsConflict
+from launcher.exporter import versions
 from launcher.lives import Lives
 from launcher.plan import ServePlan
-from launcher.secrets import Redactor
 from launcher.signals import Signals
 from launcher.states import Phase
 
@@ -46,6 +46,8 @@ def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None
     executable = find_vllm(plan, environ)
     env = {**{name: value for name, value in environ.items() if name not in plan.unset}, **plan.env}
     cachedirs.check(env)
+    if warning := secrets.warning(env, versions()["vllm"]):
+        log.warning("%s", warning)
     _prepare(plan, signals)
     if not fetchahead.run(plan, env, log.info, lambda: not signals.empty()):
         raise smollm2.Stopped
@@ -57,7 +59,7 @@ def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None
         env["RADIANCE_STATE_DIR"] = str(folder)
         env |= logs.environment(plan.options.log_format, env, arguments.names(plan.argv), folder)
         log.info("starting %s", " ".join(plan.argv[:3]))
-        Lives(engine, [executable, *plan.argv[1:]], env, signals, Redactor(environ)).run()
+        Lives(engine, [executable, *plan.argv[1:]], env, signals, secrets.Redactor(environ)).run()
 
 
 def find_vllm(plan: ServePlan, environ: Mapping[str, str]) -> str:

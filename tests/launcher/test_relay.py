@@ -93,3 +93,21 @@ def test_a_reader_that_is_gone_does_not_stop_vllm() -> None:
     closed.close()
     with pytest.raises(ValueError, match="closed"):
         relayed(b"one\n", b"two\n", sink=closed)  # getvalue() of this test; the relay itself read to the end
+
+
+def test_a_line_that_cannot_be_handled_is_lost_alone(caplog: pytest.LogCaptureFixture) -> None:
+    read, write = os.pipe()
+
+    def broken(text: str) -> str:
+        if text == "bad":
+            raise ValueError("cannot")
+        return text
+
+    out = io.BytesIO()
+    relay = Relay(read, out, broken, Form.TEXT, lambda phase: None)
+    os.write(write, b"one\nbad\ntwo\n")
+    os.close(write)
+    relay.run()
+    os.close(read)
+    assert out.getvalue() == b"one\ntwo\n"
+    assert "was lost" in caplog.text

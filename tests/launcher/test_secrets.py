@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from launcher.errors import SettingsConflict
-from launcher.secrets import Redactor, looks_secret, resolve
+from launcher.secrets import Redactor, looks_secret, resolve, warning
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "my_api_key"])
@@ -59,3 +59,11 @@ def test_the_redactor_takes_values_of_secret_names_only() -> None:
 
 def test_a_secret_that_begins_like_another_is_taken_whole() -> None:
     assert Redactor({"A_KEY": "abcdef", "B_KEY": "abcdefghi"})("abcdefghi abcdef") == "*** ***"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "said"), [("0.26.0", True), ("0.28.1", True), ("0.29.0", False), ("0.33.0+cpu", False), ("unknown", False)]
+)
+def test_a_vllm_that_writes_the_key_into_its_cache_is_warned_of(vllm: str, said: bool) -> None:
+    assert bool(warning({"VLLM_API_KEY": "sk-123456"}, vllm)) == said
+    assert warning({}, vllm) == ""

@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 
 def test_time_adds_up_over_several_visits_and_the_present_one_counts(clock: Clock) -> None:
-    line = Timeline(clock)
+    line = Timeline(clock, clock)
     for phase, seconds in [("loading", 3), ("packing", 2), ("loading", 5), ("capturing", 7), ("warming", 1)]:
         clock.now += seconds
         assert line.enter(Phase(phase))
@@ -31,7 +31,7 @@ def test_time_adds_up_over_several_visits_and_the_present_one_counts(clock: Cloc
 
 
 def test_a_restart_begins_the_durations_again_but_not_the_first_start(clock: Clock) -> None:
-    line = Timeline(clock)
+    line = Timeline(clock, clock)
     clock.now += 4
     line.begin(first=True)
     assert line.durations()[Phase.FETCHING] == 4
