@@ -53,6 +53,7 @@ class Server:
         return found
 
     def ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()[-4000:]
         try:
             return httpx.get(f"{self.exporter}/readyz", trust_env=False, timeout=30).status_code == 200
         except httpx.TransportError:
@@ -221,7 +222,12 @@ def test_every_line_it_printed_was_json_of_one_form_without_a_secret(server: Ser
 def test_nothing_of_vllm_outlives_a_launcher_that_was_killed(folder: Path) -> None:
     """Killed while vLLM loads, with its engine core and helper processes around."""
     with start(folder, "--grace-seconds", "5") as server:
-        until(lambda: len(processes.marked(server.mark)) > 3, "launcher, guard, vLLM, engine core", harness.START_LIMIT)
+        until(
+            lambda: server.process.poll() is not None or len(processes.marked(server.mark)) > 3,
+            "launcher, guard, vLLM, engine core",
+            harness.START_LIMIT,
+        )
+        assert server.process.poll() is None, server.log.read_text()[-4000:]
         server.process.kill()
         server.process.wait()
         until(lambda: processes.marked(server.mark) == [], "no process is left", 60)
