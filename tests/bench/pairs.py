@@ -248,6 +248,7 @@ def main() -> None:
     kinds = chosen.kinds.split(",")
     if {"eagle", "dflash", "dflash2"} & set(kinds):
         llama = Llama(chosen.hidden, chosen.vocab, device, chosen.head_scale)
+        make = {"eagle": llama.eagle, "dflash": llama.dflash, "dflash2": llama.dflash2}
         first = None
         for kind in [k for k in kinds if k != "mtp"]:
             (chosen.out / kind).mkdir(parents=True, exist_ok=True)
@@ -256,8 +257,8 @@ def main() -> None:
                 first = chosen.out / kind / "target"
             else:
                 (chosen.out / kind / "target").symlink_to(first.resolve())
-            getattr(llama, kind)(chosen.out / kind / "draft", chosen.agreement)
-        del llama
+            make[kind](chosen.out / kind / "draft", chosen.agreement)
+        del llama, make
     if "mtp" in kinds:
         mtp(chosen.out / "mtp" / "target", chosen.hidden, chosen.vocab, chosen.agreement, device)
 

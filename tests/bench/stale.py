@@ -13,19 +13,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: git pathspecs of what a result depends on
-HEAD = [
-    "radiance/head*",
-    "radiance/coarse*",
-    "radiance/shortlist*",
-    "radiance/rerank*",
-    "radiance/tuning*",
-    "radiance/kernels",
-]
+PARTS = ("head", "ledger", "coarse", "shortlist", "rerank", "rows", "tuning")
+HEAD = [*(f"radiance/{part}*" for part in PARTS), "radiance/kernels"]
 DEPENDS = {
-    "h200-serve": [*HEAD, "radiance/hook*"],
-    "h200-quantise": ["radiance/quantise*", "radiance/feedback*", "radiance/rotation*", "radiance/pack*"],
     "h200": HEAD,
+    "h200-serve": [*HEAD, "radiance/hook*"],
+    "h200-dflash2": [*HEAD, "radiance/hook*"],
+    "h200-quantise": ["radiance/quantise*", "radiance/feedback*", "radiance/rotation*", "radiance/pack*"],
 }
+#: more changed files than these are only counted
+SHOWN = 4
 
 
 def watched(result: str) -> list[str]:
@@ -49,11 +46,10 @@ def warnings(root: Path = ROOT) -> Iterator[tuple[str, str]]:
             yield name, f"names no commit of this checkout ({commit!r}), so nobody can say whether it is old"
         elif commit != measured:
             yield name, f"was measured on {measured[:12]} with uncommitted changes; measure again: {command}"
-        elif done.stdout:
-            yield (
-                name,
-                f"was measured on {commit[:12]}; changed since: {', '.join(done.stdout.split())}; measure again: {command}",
-            )
+        elif changed := done.stdout.split():
+            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+            what = f"changed since: {', '.join(changed[:SHOWN])}{more}"
+            yield name, f"was measured on {commit[:12]}; {what}; measure again: {command}"
 
 
 if __name__ == "__main__":
