@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,19 +60,23 @@ def fake_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def serve(
     tmp_path: Path, profiles_dir: Path, model: Path, fake_vllm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Served]]:
-    """serve(*arguments, fake=..., **profile changes) -> Served. Ends what it started."""
+    """serve(*arguments, fake=..., **profile changes) -> Served. Ends what it started, and what a failed test left of it."""
     started: list[Served] = []
+    mark = processes.mark()
+    monkeypatch.setenv(*next(iter(mark.items())))
 
     def start(*arguments: str, fake: str = "", ports: dict[str, int] | None = None, **change: Any) -> Served:
         monkeypatch.setenv("FAKE_VLLM", fake)
         (profiles_dir / "tiny.yaml").write_text(profile_text(model, **change))
         options = ["serve", "--profile", "tiny", "--profiles-dir", str(profiles_dir), "--vllm", str(fake_vllm)]
-        started.append(Served([*options, *arguments], tmp_path, ports or {}))
+        started.append(Served([*options, *arguments], tmp_path, ports or {}, mark))
         return started[-1]
 
     yield start
     for served in started:
         processes.kill(served.process)
+    for pid in processes.marked(mark):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

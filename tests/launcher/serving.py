@@ -35,7 +35,9 @@ def profile_text(folder: Path, **change: Any) -> str:
 class Served:
     """A `radiance serve` of a test: a real process with its ports."""
 
-    def __init__(self, argv: list[str], tmp_path: Path, ports: dict[str, int]) -> None:
+    def __init__(self, argv: list[str], tmp_path: Path, ports: dict[str, int], mark: dict[str, str]) -> None:
+        #: of the environment that it and all its descendants have
+        self.mark = mark
         self.port = ports.get("--port") or free_port()
         self.metrics_port = ports.get("--metrics-port") or free_port()
         self.notes = tmp_path / "notes"
@@ -74,6 +76,10 @@ class Served:
         path = self.notes / "seen.json"
         until(path.exists, "the fake vLLM started")
         return dict(json.loads(path.read_text()))
+
+    def left(self) -> list[int]:
+        """The processes there are of it, wherever they went."""
+        return processes.marked(self.mark)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -15,7 +15,6 @@ import pytest
 from serving import Served
 
 from launcher.lives import LONGEST_PAUSE_SECONDS, RESTART_WINDOW_SECONDS, Restarts
-from tests import processes
 from tests.processes import PATIENCE, alive, until
 
 Serve = Callable[..., Served]
@@ -252,39 +251,33 @@ def test_a_signal_before_there_is_a_vllm_is_a_clean_stop(serve: Serve, tmp_path:
     assert lives(served) == []
 
 
-def test_what_left_parent_group_and_session_ends_too(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = processes.mark()
-    monkeypatch.setenv(*next(iter(mark.items())))
+def test_what_left_parent_group_and_session_ends_too(serve: Serve) -> None:
     served = serve(fake="daemon,worker")
     served.wait_ready()
-    assert len(processes.marked(mark)) == 5, "launcher, guard, vLLM, worker, daemon"
+    assert len(served.left()) == 5, "launcher, guard, vLLM, worker, daemon"
     assert served.stop() == 0, served.log
-    assert processes.marked(mark) == []
+    assert served.left() == []
 
 
 @pytest.mark.parametrize("fake", ["daemon", "stubborn,worker,daemon", "hang,daemon"])
 def test_no_process_is_left_after_the_launcher_was_killed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, fake: str
 ) -> None:
-    mark = processes.mark()
-    monkeypatch.setenv(*next(iter(mark.items())))
     served = serve("--grace-seconds", "1", fake=fake)
     pids = served.seen()["pids"]
     assert all(map(alive, pids))
     served.process.kill()
     served.process.wait()
-    until(lambda: processes.marked(mark) == [], "no process is left")
+    until(lambda: served.left() == [], "no process is left")
 
 
-def test_vllm_is_asked_to_end_when_the_launcher_was_killed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_is_asked_to_end_when_the_launcher_was_killed(serve: Serve) -> None:
     """Not only killed at the end of the grace: running requests may finish."""
-    mark = processes.mark()
-    monkeypatch.setenv(*next(iter(mark.items())))
     served = serve("--grace-seconds", "100000")
     served.wait_ready()
     served.process.kill()
     served.process.wait()
-    until(lambda: processes.marked(mark) == [], "no process is left")
+    until(lambda: served.left() == [], "no process is left")
 
 
 def test_vllm_ends_when_launcher_and_guard_were_killed(serve: Serve) -> None:
@@ -298,14 +291,12 @@ def test_vllm_ends_when_launcher_and_guard_were_killed(serve: Serve) -> None:
     until(lambda: not alive(vllm), "the kernel has killed vLLM")
 
 
-def test_no_process_is_left_after_the_guard_was_killed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = processes.mark()
-    monkeypatch.setenv(*next(iter(mark.items())))
+def test_no_process_is_left_after_the_guard_was_killed(serve: Serve) -> None:
     served = serve("--max-restarts", "0", fake="stubborn,worker,daemon")
     served.wait_ready()
     os.kill(served.status()["engine"]["pid"], signal.SIGKILL)
     assert served.process.wait(PATIENCE) == 70, served.log
-    assert processes.marked(mark) == []
+    assert served.left() == []
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
