@@ -169,9 +169,10 @@ class Lives:
             f"for {self._options.fallback_after_seconds:g} s"
         )
         log.error("%s: starting vLLM again with its stock head", text)
-        if (why := self._drain(child)) and not self._signals.empty():
-            self._stop(child)  # the signal is the first of a stop, which has its own grace
-            return Exit.STOPPED, why
+        if (why := self._drain(child)) and self._signal(0) is not None:
+            log.info("%s during the fall-back: stopping vLLM", why)
+            self._stop(child)  # that signal was the first of a stop, which has a grace of its own
+            return Exit.STOPPED, text
         self._engine.fell_back = True
         for name, value in self._engine.plan.fallback_env.items():
             if value is None:
@@ -182,10 +183,8 @@ class Lives:
 
     def _stop(self, child: Child) -> None:
         """The end somebody asked for. Raises StopForced when vLLM has to be killed."""
-        while not self._signals.empty():
-            self._signals.get()
         if why := self._drain(child):
-            raise StopForced(f"{why}; killed it and its workers")
+            raise StopForced(f"{why}; killed vLLM and its workers")
         log.info("vLLM ended with %s", child.code())
 
     def _drain(self, child: Child) -> str:
@@ -211,13 +210,13 @@ class Lives:
         while not child.ended() and (left := deadline - time.monotonic()) > 0:
             if (number := self._signal(min(0.1, left))) is not None:
                 self._signals.put(number)
-                return f"a second signal came ({signal.Signals(number).name})"
+                return f"another signal came ({signal.Signals(number).name})"
         return ""
 
     def _signal(self, seconds: float) -> int | None:
         self._engine.turned = time.monotonic()
         try:
-            return self._signals.get(timeout=seconds)
+            return self._signals.get(timeout=seconds) if seconds else self._signals.get_nowait()
         except queue.Empty:
             return None
 

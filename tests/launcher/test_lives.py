@@ -35,6 +35,14 @@ def wait_life(served: Served, number: int, phase: str = "ready") -> dict[str, An
     return dict(until(there, f"{phase} of vLLM {number}"))
 
 
+def ask(served: Served) -> bool:
+    """A completion, answered or not."""
+    with contextlib.suppress(httpx.TransportError):
+        body = {"model": "tiny", "prompt": "x"}
+        httpx.post(f"http://127.0.0.1:{served.port}/v1/completions", json=body, trust_env=False)
+    return True
+
+
 def metric(served: Served, name: str, **labels: str) -> float:
     answer = served.get("/metrics")
     assert answer is not None
@@ -168,13 +176,7 @@ def test_acceptance_under_the_floor_falls_back_to_the_stock_head(serve: Serve) -
     served.wait_ready()
     (served.notes / "low").touch()
 
-    def work() -> bool:
-        body = {"model": "tiny", "prompt": "x"}
-        with contextlib.suppress(httpx.TransportError):
-            httpx.post(f"http://127.0.0.1:{served.port}/v1/completions", json=body, trust_env=False)
-        return served.status()["fast_draft"]["fell_back"]
-
-    until(work, "it falls back")
+    until(lambda: ask(served) and served.status()["fast_draft"]["fell_back"], "it falls back")
     found = wait_life(served, 2, "degraded")
     assert found["ready"], "it serves"
     assert found["fast_draft"]["ok"], "the stock head is what is asked for now"
@@ -226,7 +228,24 @@ def test_a_second_signal_cuts_the_drain_delay_short(serve: Serve) -> None:
     served.process.send_signal(signal.SIGTERM)
     served.wait_phase("draining")
     assert served.stop(signal.SIGINT) == 137
-    assert "second signal came (SIGINT)" in served.log
+    assert "another signal came (SIGINT)" in served.log
+
+
+def test_two_signals_at_once_are_two(serve: Serve) -> None:
+    served = serve("--grace-seconds", "100000", fake="stubborn")
+    served.wait_ready()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.stop(signal.SIGINT) == 137, served.log
+
+
+def test_a_stop_during_a_fall_back_is_clean(serve: Serve) -> None:
+    options = ["--fallback-after-seconds", "1", "--drain-delay-seconds", "2"]
+    served = serve(*options, fake="drafts=1000", expected={"acceptance_per_draft_min": 2.5})
+    served.wait_ready()
+    until(lambda: served.status()["phase"] == "draining" or not ask(served), "it begins to fall back")
+    assert served.stop() == 0, served.log
+    assert "during the fall-back" in served.log
+    assert len(lives(served)) == 1
 
 
 def test_a_signal_before_there_is_a_vllm_is_a_clean_stop(serve: Serve, tmp_path: Path) -> None:
