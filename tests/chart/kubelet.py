@@ -83,10 +83,10 @@ class Kubelet:
         if name not in self._running:
             self._start(pod)
         container = f"{name}-{pod['spec']['containers'][0]['name']}"
-        state = podman("inspect", container, "--format", "{{.State.Status}} {{.State.ExitCode}}").stdout.split()
-        if state[0] in ("exited", "stopped"):
-            self._note(name, container, int(state[1]))
-            return ("Succeeded" if state[1] == "0" else "Failed"), False
+        state = podman("inspect", container, "--format", "{{.State.Status}}").stdout.strip()
+        if state in ("exited", "stopped"):
+            self._note(name, container)
+            return ("Succeeded" if self.ended[name] == 0 else "Failed"), False
         return "Running", not test and _answers(pod)
 
     def _start(self, pod: Pod) -> None:
@@ -138,12 +138,13 @@ class Kubelet:
         if before:
             podman("exec", container, *before["exec"]["command"])
         podman("stop", "--time", str(pod["spec"]["terminationGracePeriodSeconds"]), container)
-        self._note(name, container, int(podman("inspect", container, "--format", "{{.State.ExitCode}}").stdout))
+        self._note(name, container)
         podman("kube", "play", "--down", file, check=False)
 
-    def _note(self, name: str, container: str, code: int) -> None:
+    def _note(self, name: str, container: str) -> None:
+        """`wait` and not `inspect`, which a moment after the end may not know the code yet and says -1."""
         if name not in self.ended:
-            self.ended[name] = code
+            self.ended[name] = int(podman("wait", container).stdout)
             self.logs[name] = podman("logs", container, check=False).stdout
 
     def down(self) -> None:
