@@ -8,6 +8,7 @@ the projects' published types, and a pod template inside is checked as Kubernete
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -29,6 +30,13 @@ def releases() -> list[str]:
 
 def check(item: Object, release: str) -> None:
     """Raises jsonschema.ValidationError or kubernetes_validate's own."""
+    _check(json.dumps(item, sort_keys=True), release)
+
+
+@cache
+def _check(text: str, release: str) -> None:
+    """Cached: most objects are the same in most scenarios."""
+    item = json.loads(text)
     kind = item["kind"]
     if kind in CUSTOM:
         jsonschema.Draft7Validator(CUSTOM[kind]()).validate(item)

@@ -58,14 +58,14 @@ def test_install_upgrade_rollback_uninstall(api: Cluster, tmp_path: Path, versio
             "-f",
             SMOKE,
             "--wait",
-            "--timeout=90s",
+            "--timeout=180s",
             version=version,
         )
         assert grace() == {85}
         values = ("-f", SMOKE, "--set", "drain.graceSeconds=120")
-        api.helm("upgrade", "demo", helm.CHART, *in_it, *values, "--wait", "--timeout=90s", version=version)
+        api.helm("upgrade", "demo", helm.CHART, *in_it, *values, "--wait", "--timeout=180s", version=version)
         until(lambda: grace() == {145}, "only the new pod is left")
-        api.helm("rollback", "demo", "1", *in_it, "--wait", "--timeout=90s", version=version)
+        api.helm("rollback", "demo", "1", *in_it, "--wait", "--timeout=180s", version=version)
         until(lambda: grace() == {85}, "only a pod as before is left")
         said = api.helm("history", "demo", *in_it, "-o", "json", version=version)
         assert [entry["status"] for entry in json.loads(said)] == ["superseded", "superseded", "deployed"]
@@ -82,7 +82,7 @@ def test_install_upgrade_rollback_uninstall(api: Cluster, tmp_path: Path, versio
                 "terminationGracePeriodSeconds=1",
                 version=version,
             )
-        api.helm("uninstall", "demo", *in_it, "--wait", "--timeout=90s", version=version)
+        api.helm("uninstall", "demo", *in_it, "--wait", "--timeout=180s", version=version)
         until(lambda: not api.pods(namespace), "no pod is left")
     assert node.errors == []
     for kind in ("services", "configmaps", "serviceaccounts"):
@@ -104,7 +104,7 @@ def test_two_releases_live_in_one_namespace(api: Cluster, tmp_path: Path, versio
     with kubelet(api, tmp_path) as node:
         for name in ("one", "two"):
             command = ("install", name, helm.CHART, "--namespace", namespace, "--create-namespace")
-            api.helm(*command, "-f", SMOKE, "--wait", "--timeout=90s", version=version)
+            api.helm(*command, "-f", SMOKE, "--wait", "--timeout=180s", version=version)
         for name in ("one", "two"):
             for service in (f"{name}-radiance", f"{name}-radiance-metrics"):
                 [pod] = until(partial(behind, api, namespace, service), f"{service} has a pod")
