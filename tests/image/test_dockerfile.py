@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +180,8 @@ def test_the_build_sees_only_what_it_copies() -> None:
             if "--from=" not in value:
                 copied |= set(value.split()[:-1])
     assert all((ROOT / name).exists() for name in copied | let_in)
+    assert let_in <= copied
     assert all(any(name == rule or name.startswith(f"{rule}/") for rule in let_in) for name in copied)
-    assert all(any(name == rule or name.startswith(f"{rule}/") for name in copied) for rule in let_in)
-    assert not any(fnmatch(".env", rule) for rule in let_in)
 
 
 def test_versions_are_the_same_wherever_they_stand() -> None:
