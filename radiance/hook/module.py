@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from radiance.telemetry import Telemetry
 
 log = logging.getLogger("vllm.radiance")
+
+#: under this name a head knows the module that replaces it in drafters, as long as one has it
+_MADE = "radiance_module"
 
 
 class RadianceLMHead:
@@ -29,10 +33,16 @@ class RadianceLMHead:
 
 
 def replacement(head: Any, path: str, owner: Any, settings: Settings, telemetry: Telemetry, late: bool) -> Any | None:
-    """A head module that shares `head`'s parameters and answers through a DraftHead; None if declined by name."""
+    """A head module that shares `head`'s parameters and answers through a DraftHead; None if declined by name.
+
+    A head that already has one gets the same: vLLM may share a head again, and there is one packed copy for each.
+    """
     from radiance.errors import UnsupportedHead
     from radiance.head import DraftHead
 
+    made = head.__dict__.get(_MADE, lambda: None)()
+    if made is not None and made.radiance.status.state is not HeadState.DECLINED:
+        return made
     drafter = type(owner.model).__name__
     status = HeadStatus(name=path, state=HeadState.OFF, drafter=drafter)
     telemetry.add(status)
@@ -72,6 +82,7 @@ def replacement(head: Any, path: str, owner: Any, settings: Settings, telemetry:
     for name, tensor in draft.buffers().items():  # vLLM saves and restores the buffers of a model over a level-2 sleep
         module._buffers[f"radiance_{name}"] = tensor
         module._non_persistent_buffers_set.add(f"radiance_{name}")
+    head.__dict__[_MADE] = weakref.ref(module)
     return module
 
 

@@ -5,6 +5,37 @@ from __future__ import annotations
 import json
 import os
 import sys
+from types import SimpleNamespace
+from typing import Any
+
+
+def share(runner: Any, head: Any) -> dict[str, Any]:
+    """A drafter of three layers, each with a reference to the target's head, as vLLM shares it into MTP drafters; twice."""
+    import torch
+
+    from radiance import settings
+    from radiance.hook import load, worker
+
+    def drafter() -> torch.nn.Module:
+        model = torch.nn.Module()
+        model.lm_head = head
+        for index in range(3):
+            layer = torch.nn.Module()
+            layer.shared_head = torch.nn.Module()
+            layer.shared_head.head = head
+            model.add_module(f"layer{index}", layer)
+        return model
+
+    def packed() -> int:
+        assert worker.current is not None
+        return sum(one.packed_bytes for one in worker.current.snapshot.heads)
+
+    owner = SimpleNamespace(vllm_config=runner.vllm_config, speculative_config=runner.drafter.speculative_config)
+    before, modules = packed(), []
+    for _ in range(2):
+        owner.model = drafter()
+        modules += [one.module for one in load.arm(owner, settings.read(), "", [])]
+    return {"references": len(modules), "copies": len({id(one) for one in modules}), "more_bytes": packed() - before}
 
 
 def main(target: str) -> None:
@@ -29,6 +60,7 @@ def main(target: str) -> None:
 
     llm.generate(["def main():"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
     ours = getattr(drafter.lm_head, "source", None)
+    shared = share(runner, served.lm_head) if ours is not None else {}
     seen = {
         "target_head": type(served.lm_head).__name__,
         "drafter_head": type(drafter.lm_head).__name__,
@@ -48,6 +80,7 @@ def main(target: str) -> None:
             for name in names
             if hasattr(getattr(owner, name), "__radiance__")
         ],
+        **shared,
         "modules": sorted(name for name in sys.modules if name.startswith("radiance")),
     }
     print("SEEN " + json.dumps(seen), flush=True)
