@@ -17,7 +17,7 @@ BY_REFERENCE = {
     "coarse.checked",
     "coarse.run",
     "coarse_triton.run",
-    "head.DraftHead.buffers",
+    "lifecycle.PackedHead.buffers",
     "recall.errors",
     "rerank.rerank_kernel",
     "rerank_triton.score",

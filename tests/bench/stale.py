@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: git pathspecs of what a result depends on
-PARTS = ("head", "ledger", "coarse", "shortlist", "rerank", "rows", "tuning")
+PARTS = ("head", "lifecycle", "ledger", "coarse", "shortlist", "rerank", "rows", "tuning")
 HEAD = [*(f"radiance/{part}*" for part in PARTS), "radiance/kernels"]
 DEPENDS = {
     "h200": HEAD,
