@@ -3,6 +3,7 @@
 Names are camelCase in YAML. "" and 0 mean "the chart decides", since Helm cannot hold a null default. Objects that Kubernetes
 defines (affinity, tolerations, ...) pass through as they are; the API server checks them. Everything else is closed: an unknown
 key, a wrong type or a bad profile fails at `helm template`. generate.py writes the files.
+Longer than other files because it is a list, in the order of values.yaml.
 """
 
 from __future__ import annotations

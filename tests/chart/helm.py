@@ -121,3 +121,12 @@ def volume(spec: Object, name: str) -> Object:
 
 def mount(container: Object, name: str) -> Object:
     return dict(next(m for m in container["volumeMounts"] if m["name"] == name))
+
+
+def walk(node: Any) -> list[Object]:
+    """Every mapping in a tree, the outer ones first."""
+    if isinstance(node, list):
+        return [found for item in node for found in walk(item)]
+    if isinstance(node, dict):
+        return [node, *(found for item in node.values() for found in walk(item))]
+    return []
