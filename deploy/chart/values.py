@@ -125,7 +125,10 @@ class Cache(Volume):
 
 
 class Fetch(Values):
-    enabled: bool = Field(default=True, description="`radiance fetch` as an init container, with a log of its own.")
+    enabled: bool = Field(
+        default=True,
+        description="`radiance fetch` as an init container. Off: the server fetches, in `startup.extraSeconds`.",
+    )
     resources: Object = {}
 
 

@@ -200,3 +200,34 @@ def test_a_changed_profile_or_secret_restarts_the_pod() -> None:
     assert first["checksum/profiles"] != other["checksum/profiles"]
     assert first["checksum/secrets"] == other["checksum/secrets"]
     assert first["checksum/secrets"] != key["checksum/secrets"]
+
+
+@pytest.mark.parametrize("version", helm.VERSIONS)
+def test_null_takes_a_default_away(version: int) -> None:
+    """As OpenShift needs it, which gives groups itself."""
+    assert pod(GPU, version=version)["securityContext"]["fsGroup"] == 10001
+    assert "fsGroup" not in pod({**GPU, "podSecurityContext": {"fsGroup": None}}, version=version)["securityContext"]
+
+
+def test_what_is_added_stands_beside_what_is_there() -> None:
+    more = {
+        "extraEnv": [{"name": "NCCL_DEBUG", "value": "INFO"}],
+        "extraVolumes": [{"name": "data", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "extraContainers": [{"name": "beside", "image": "x"}],
+        "initContainers": [{"name": "before", "image": "x"}],
+        "extraEnvFrom": [{"configMapRef": {"name": "more"}}],
+        "tolerations": [{"key": "team", "operator": "Exists"}],
+        "podLabels": {"team": "llm"},
+        "priorityClassName": "high",
+    }
+    spec = pod({**GPU, **more})
+    assert env(server(spec))["NCCL_DEBUG"] == "INFO"
+    assert env(server(spec))["HOME"] == "/home/radiance"
+    assert mount(server(spec), "data")["mountPath"] == "/data"
+    assert volume(spec, "models") == {"name": "models", "emptyDir": {}}
+    assert [c["name"] for c in spec["containers"]] == ["radiance", "beside"]
+    assert [c["name"] for c in spec["initContainers"]] == ["fetch", "before"]
+    assert server(spec)["envFrom"] == more["extraEnvFrom"]
+    assert [t["key"] for t in spec["tolerations"]] == ["nvidia.com/gpu", "team"]
+    assert spec["priorityClassName"] == "high"
