@@ -107,7 +107,7 @@ def source_of(head: Any) -> Any:
 
 
 def _draft_vocab(head: Any, owner: Any, settings: Settings) -> Any | None:
-    """Local rows of RADIANCE_DRAFT_VOCAB, end-of-sequence ids included; None if unset. Raises UnsupportedHead."""
+    """Local rows of RADIANCE_DRAFT_VOCAB, special tokens included; None if unset. Raises UnsupportedHead."""
     from radiance import vocab
     from radiance.errors import UnsupportedHead
     from radiance.settings import DEFAULT_RERANK
@@ -118,16 +118,38 @@ def _draft_vocab(head: Any, owner: Any, settings: Settings) -> Any | None:
         raise UnsupportedHead(
             "draft_vocab", "this drafter has a reduced vocabulary of its own (d2t); unset RADIANCE_DRAFT_VOCAB"
         )
-    config = owner.vllm_config.model_config
-    ends = [
-        getattr(config.hf_text_config, "eos_token_id", None),
-        (config.try_get_generation_config() or {}).get("eos_token_id"),
-    ]
-    always = [token for end in ends if end is not None for token in (end if isinstance(end, list) else [end])]
+    always = _special_ids(owner.vllm_config.model_config)
     shard = head.shard_indices
     ids = vocab.read(settings.draft_vocab, head.org_vocab_size)
     start, stop = shard.org_vocab_start_index, shard.org_vocab_end_index
     return vocab.shard(ids, start, stop, settings.rerank or DEFAULT_RERANK, always)
+
+
+def _special_ids(config: Any) -> list[int]:
+    """Ids that a draft vocabulary always has, so that turns and sequences can end: those of the end of a sequence, and what
+    the tokenizer calls special. `config` is vLLM's ModelConfig."""
+    ends = [
+        getattr(config.hf_text_config, "eos_token_id", None),
+        (config.try_get_generation_config() or {}).get("eos_token_id"),
+    ]
+    ids = [token for end in ends if end is not None for token in (end if isinstance(end, list) else [end])]
+    if getattr(config, "skip_tokenizer_init", False):
+        return ids
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.tokenizer, revision=config.tokenizer_revision, trust_remote_code=config.trust_remote_code
+        )
+        added = [
+            token for token, what in tokenizer.added_tokens_decoder.items() if what.special
+        ]  # <|im_start|> and such
+        return sorted({*ids, *tokenizer.all_special_ids, *added})
+    except Exception as error:  # drafts lose a few special tokens, no more
+        log.warning(
+            "Radiance: the tokenizer's special tokens are not known (%r); the draft vocabulary lacks them", error
+        )
+        return ids
 
 
 class _Method:

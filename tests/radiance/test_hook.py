@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from radiance.hook import imports, load
+from radiance.hook import imports, load, module
 
 
 @pytest.fixture
@@ -139,3 +139,25 @@ def test_register_leaves_one_hook_or_none(mode: str, hooks: int) -> None:
     )
     assert done.stdout.strip() == str(hooks), done.stderr
     assert ("nonsense" in done.stderr) == (mode == "nonsense")
+
+
+def test_a_draft_vocabulary_always_has_the_special_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from tests.e2e import checkpoints
+
+    checkpoints._tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    config = SimpleNamespace(
+        hf_text_config=SimpleNamespace(eos_token_id=[7]), try_get_generation_config=lambda: {"eos_token_id": 9},
+        tokenizer=str(tmp_path), tokenizer_revision=None, trust_remote_code=False,
+    )  # fmt: skip
+    assert module._special_ids(config) == [
+        0,
+        1,
+        2,
+        7,
+        9,
+    ]  # <|endoftext|>, <|im_start|>, <|im_end|> and what the configs say
+    config.tokenizer = str(tmp_path / "none")
+    with caplog.at_level(logging.WARNING, "vllm.radiance"):
+        assert sorted(module._special_ids(config)) == [7, 9]
+    assert "special tokens are not known" in caplog.text
