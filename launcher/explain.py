@@ -79,7 +79,7 @@ def _variables(plan: ServePlan) -> Iterator[Row]:
                 f"environment.{name}", value, "launcher", "made from the fields above" if "RADIANCE" in name else ""
             )
     for name in plan.unset:
-        yield Row(f"environment.{name}", None, "launcher", "taken out: a Kubernetes service link")
+        yield Row(f"environment.{name}", None, "launcher", "taken out; the notes say why")
 
 
 def _options(plan: ServePlan, given: Mapping[str, bool]) -> Iterator[Row]:

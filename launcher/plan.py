@@ -31,6 +31,10 @@ from radiance.settings import Mode, Require
 
 #: vLLM reports usage to its authors unless told not to
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+#: inherited variables that would make vLLM's figures wrong
+STALE = {
+    "PROMETHEUS_MULTIPROC_DIR": "what an earlier vLLM left in that folder would be counted again; vLLM makes one when it needs it"
+}
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,13 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
     except SettingsError as error:
         raise SettingsConflict(str(error)) from error
     notes = [_service_links(user.ignored)] if user.ignored else []
-    unset = servicelinks.found(environ)
+    links = servicelinks.found(environ)
     notes += [
         f"{name} is dropped: its value is a Kubernetes service link, no setting; {servicelinks.CURE} or rename the Service"
-        for name in unset
+        for name in links
     ]
+    unset = (*links, *sorted(STALE.keys() & environ.keys()))
+    notes += [f"{name} is dropped: {STALE[name]}" for name in unset if name in STALE]
 
     passed = {name: value for name, value in environ.items() if name not in unset}
     settled = settle_all(files_of(source), user, passed, options.sets)

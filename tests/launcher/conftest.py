@@ -21,7 +21,7 @@ from tests import processes
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine of whoever runs the tests has set must not decide them."""
     for name in list(os.environ):
-        if name.startswith(("RADIANCE_", "VLLM_", "OMP_")) or name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+        if name.startswith(("RADIANCE_", "VLLM_", "OMP_")) or name in ("HF_TOKEN", "HF_TOKEN_FILE", "HF_HUB_OFFLINE"):
             monkeypatch.delenv(name)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
