@@ -252,7 +252,7 @@ def test_the_json_form_is_the_plan(tiny: Any) -> None:
     assert value["env"] == dict(planned.env)
 
 
-def test_counters_of_an_earlier_vllm_are_kept_out() -> None:
+def test_counters_of_an_earlier_vllm_are_kept_out(tiny: Any) -> None:
     planned = plan.build(tiny(), Options(), HOME | {"PROMETHEUS_MULTIPROC_DIR": "/metrics"})
     assert planned.unset == ("PROMETHEUS_MULTIPROC_DIR",)
     assert any("PROMETHEUS_MULTIPROC_DIR is dropped" in note for note in planned.notes)
