@@ -20,7 +20,7 @@ def test_an_engine_that_slept_drafts_as_well_as_before(tmp_path: Path) -> None:
     pairs = [sys.executable, "tests/bench/pairs.py", str(tmp_path), "--hidden", "1024", "--vocab", "32768"]
     subprocess.run(pairs, cwd=ROOT, check=True)
     done = subprocess.run(
-        [sys.executable, "tests/gpu/engine.py", str(tmp_path / "eagle")],
+        [sys.executable, "tests/gpu/sleeper.py", str(tmp_path / "eagle")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True, text=True, timeout=400, cwd=ROOT,
     )  # fmt: skip
