@@ -44,6 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     api, port = free_port(), free_port()
     command = [sys.executable, "-m", "launcher", "serve", "--profile", "live", "--profiles-dir", str(folder)]
     command += ["--host", "127.0.0.1", "--port", str(api), "--metrics-port", str(port), "--passthrough"]
+    command += ["--max-restarts", "0"]  # a killed engine is to end the launcher; that it comes back is tested elsewhere
     log = folder / "serve.log"
     env = {name: value for name, value in os.environ.items() if not name.startswith("RADIANCE_")}
     with (
