@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from launcher.acceptance import Acceptance, Keeper, Sample, Stall, from_samples
+from launcher.acceptance import Acceptance, Floor, Keeper, Sample, Stall, from_samples
 
 
 def counters(drafts: int, tokens: int, accepted: int, positions: list[int], engine: str = "0") -> list[Sample]:
@@ -155,3 +155,26 @@ def test_an_idle_server_is_not_wedged() -> None:
     assert not any(stall.see(now, 1, running=0, progress=7) for now in (0.0, 500.0, 1000.0))
     assert not stall.see(1050.0, 1, running=1, progress=7), "the first request after a long rest has its time"
     assert stall.see(1101.0, 1, running=1, progress=7)
+
+
+def pieces(floor: Floor, *rates: float, step: float = 10.0, drafts: int = 200) -> list[bool]:
+    """What the floor says after each piece of drafts that were accepted at that rate, one every `step` seconds."""
+    answers, found, now = [], Acceptance(), 0.0
+    floor.see(now, found)
+    for rate in rates:
+        now += step
+        found = Acceptance(found.drafts + drafts, 0, found.accepted_tokens + int(rate * drafts))
+        answers.append(floor.see(now, found))
+    return answers
+
+
+def test_only_a_floor_missed_for_the_whole_time_counts() -> None:
+    assert pieces(Floor(2.0, 30.0), 1, 1, 1, 1) == [False, False, True, True]
+    assert pieces(Floor(2.0, 30.0), 1, 1, 2, 1, 1, 1) == [False, False, False, False, False, True], (
+        "one good piece begins anew"
+    )
+    assert pieces(Floor(2.0, 30.0), 3, 3, 3, 3) == [False] * 4
+
+
+def test_too_few_drafts_decide_nothing_however_long_it_takes() -> None:
+    assert not any(pieces(Floor(2.0, 30.0), *[0.0] * 19, step=1000.0, drafts=10))
