@@ -8,7 +8,6 @@ A draft row that is all zero, or holds NaN or infinity, has coarse value 0 every
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
@@ -16,7 +15,7 @@ from radiance import ledger, tuning
 from radiance.errors import UnsupportedHead
 from radiance.kernels import build
 from radiance.pack import Format, Packed
-from radiance.rotation import Rotation, hadamard
+from radiance.rotation import Rotation, constant, hadamard
 
 X_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 
@@ -187,11 +186,14 @@ def rotate_shared(rotation: Rotation) -> int:
     return table + 4 * 2 * (rotation.k + rotation.k // 8 + 1)
 
 
-@lru_cache(maxsize=64)
 def dense_table(a: int, where: torch.device) -> torch.Tensor:
-    """fp32 [a, 4 ceil(a/4)]: the dense factor transposed, rows padded to 16 bytes. Made once, before any capture."""
-    table = torch.zeros(a, -(-a // 4) * 4)
-    matrix = hadamard(a)
-    if matrix is not None:
-        table[:, :a] = torch.tensor(matrix, dtype=torch.float32).t()
-    return table.to(where)
+    """fp32 [a, 4 ceil(a/4)]: the dense factor transposed, rows padded to 16 bytes."""
+
+    def make() -> torch.Tensor:
+        table = torch.zeros(a, -(-a // 4) * 4)
+        matrix = hadamard(a)
+        if matrix is not None:
+            table[:, :a] = torch.tensor(matrix, dtype=torch.float32).t()
+        return table
+
+    return constant("padded", a, where, make)

@@ -29,7 +29,7 @@ class DraftHead(PackedHead):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x [m, k] -> ids int64 [m, r], best coarse value first (-1: none), and their exact logits fp32 [m, r].
 
-        Logits are rounded to x's dtype before they are compared, ties to the lowest id, because the target that judges
+        Logits are rounded to round_to before they are compared, ties to the lowest id, because the target that judges
         the draft does exactly that with its own row.
         """
         done = self._packed()
@@ -40,7 +40,7 @@ class DraftHead(PackedHead):
             x,
             r,
             self.packed_rows,
-            round_to=x.dtype,
+            round_to=self.round_to,
             counters=self.ledger,
             vocab=self.vocab,
             pieces=pieces,
@@ -52,7 +52,7 @@ class DraftHead(PackedHead):
         with ledger.host_clock(self.ledger, x.device):
             return shortlist.top_tokens(
                 done.packed, done.plan.rotation, self.source, x, self.rerank, self.packed_rows,
-                round_to=x.dtype, counters=self.ledger, vocab=self.vocab,
+                round_to=self.round_to, counters=self.ledger, vocab=self.vocab,
             )  # fmt: skip
 
     def top_k(self, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,7 +64,7 @@ class DraftHead(PackedHead):
         return max(min(max(self.asked_rerank or 0, RERANK_PER_TOP_K * k), self.packed_rows, MAX_RERANK), k)
 
     def full_row(self, x: torch.Tensor, k: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Callers that need every value: [m, n] in x's dtype, exact on the reranked rows, elsewhere the coarse value plus
+        """Callers that need every value: [m, n] in round_to, exact on the reranked rows, elsewhere the coarse value plus
         what the codes left out (x . mean), -inf for padding and what is not drafted; and the k best, as top_k() does."""
         with ledger.host_clock(self.ledger, x.device):
             pieces: list[coarse.Piece] = []
@@ -75,13 +75,13 @@ class DraftHead(PackedHead):
             return rows.put(out, ids, exact), *rows.best_k(ids, exact, k)
 
     def row(self, x: torch.Tensor) -> torch.Tensor:
-        """Row callers: [m, n] in x's dtype, exact on the reranked rows and -inf elsewhere."""
+        """Row callers: [m, n] in round_to, exact on the reranked rows and -inf elsewhere."""
         with ledger.host_clock(self.ledger, x.device):
             ids, exact = self.candidates(x, self.rerank)
             return rows.put(self._blank(x), ids, exact)
 
     def _blank(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.full((len(x), self.source.n), -torch.inf, dtype=x.dtype, device=x.device)
+        return torch.full((len(x), self.source.n), -torch.inf, dtype=self.round_to, device=x.device)
 
     def compare(self, x: torch.Tensor, stock_row: torch.Tensor) -> None:
         """Shadow: run the 2-bit path beside a stock row [m, >= n_valid] and count where they part. Synchronises where no

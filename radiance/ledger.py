@@ -86,6 +86,7 @@ def make(device: torch.device, every: int = 0) -> Ledger:
     if device.type == "cuda" and torch.version.hip is None and tuning.device(device).capability >= (8, 0):
         with suppress(UnsupportedHead):  # no bindings of NVIDIA's: the head declines when it builds its kernels
             board = Board(SIZE + 3, device)
+            warm(device)  # a head that declines at once still counts its stock calls, in captures too
             return Ledger(board.words, board, every)
     return Ledger(torch.zeros(SIZE + 3, dtype=torch.int64, pin_memory=device.type == "cuda"))
 

@@ -11,7 +11,8 @@ import time
 
 import torch
 
-from radiance import coarse, ledger, pack, quantise, shortlist, tuning
+from radiance import ledger, pack, quantise, rotation, shortlist, tuning
+from radiance import rerank as rerank_pass
 from radiance.errors import UnsupportedHead
 from radiance.settings import DEFAULT_RERANK
 from radiance.source import Source
@@ -38,11 +39,15 @@ class PackedHead:
         vocab: torch.Tensor | None = None,
         shadow: bool = False,
         shadow_sample: int = 0,
+        round_to: torch.dtype | None = None,
     ) -> None:
         self.source = source
         self.vocab = None if vocab is None else vocab.to(source.weight.device)
+        self._host_vocab = None if vocab is None else vocab.cpu()
         self.packed_rows = n_valid if vocab is None else len(vocab)
         self.dtype = dtype
+        #: logits are compared, and rows given, in this: what the target that judges the drafts has (vLLM's head_dtype)
+        self.round_to = round_to if round_to in rerank_pass.ROUND else dtype
         self.status = status
         self.n_valid = n_valid
         self.rerank = min(rerank or DEFAULT_RERANK, self.packed_rows)
@@ -50,9 +55,7 @@ class PackedHead:
         self.shadow = shadow
         self.shadow_sample = shadow_sample
         self.quantised: quantise.Quantised | None = None
-        self._sample_ids = (
-            torch.linspace(0, n_valid - 1, min(SAMPLE_ROWS, n_valid)).round().long().to(source.weight.device)
-        )
+        self._sample_ids = self._spread().to(source.weight.device)
         self._sample: torch.Tensor | None = None
         self._verified = False
         #: a graph may hold the addresses of the packed copy: it then lives as long as this head
@@ -66,6 +69,9 @@ class PackedHead:
         status.latency.clock = "host" if device.type == "cpu" else "device"
         self.crossover = _crossover(source)
         status.n, status.k, status.rerank = source.n, source.k, self.rerank
+
+    def _spread(self) -> torch.Tensor:
+        return torch.linspace(0, self.n_valid - 1, min(SAMPLE_ROWS, self.n_valid)).round().long()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -96,18 +102,6 @@ class PackedHead:
         self._verified = False
         self.move(HeadState.DECLINED, reason, phase)
 
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """Every tensor of ours that a call reads, by name: what a sleeping engine must bring back. Empty before packing."""
-        if self.quantised is None:
-            return {}
-        packed, plan = self.quantised.packed, self.quantised.plan
-        found = {
-            "codes": packed.codes, "half_steps": packed.half_steps, "units": packed.units, "mean": plan.mean,
-            "x_scale": plan.rotation.x_scale, "w_scale": plan.rotation.w_scale, "sample_ids": self._sample_ids,
-            "vocab": self.vocab, "table": coarse.dense_table(plan.rotation.a, packed.device),
-        }  # fmt: skip
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
-
     # -- packing -------------------------------------------------------------------------------------------------------
 
     def looks_empty(self) -> bool:
@@ -120,19 +114,23 @@ class PackedHead:
 
     def pack(self, phase: Phase, *, late: bool) -> None:
         """Quantise now. `late`: the head was not final when the drafter was loaded. Declines instead of raising."""
+        fresh = self.quantised is None
+        self._verified = False
         try:
-            if self.looks_empty():
-                self.move(HeadState.WAITING, "empty", phase)
-                return
-            self._sample = self.source.sample(self._sample_ids)
-            kept = self.source if self.vocab is None else self.source.only(self.vocab)
-            log.info("Radiance draft head %s (%s): packing begins", self.status.name, self.status.drafter)
-            fmt = pack.choose(kept.n, kept.k, self.source.weight.device)
-            self.quantised = quantise.quantise(
-                kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD, into=self.quantised
-            )
-            if phase is not Phase.SERVING or not self._captured:
-                self._warm()
+            # Not inference tensors, though vLLM may be in inference mode: they could never be written to again.
+            with torch.inference_mode(False), torch.no_grad():
+                if self.looks_empty():
+                    self.move(HeadState.WAITING, "empty", phase)
+                    return
+                self._sample = self.source.sample(self._sample_ids)
+                kept = self.source if self.vocab is None else self.source.only(self.vocab)
+                log.info("Radiance draft head %s (%s): packing begins", self.status.name, self.status.drafter)
+                fmt = pack.choose(kept.n, kept.k, self.source.weight.device)
+                self.quantised = quantise.quantise(
+                    kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD, into=self.quantised
+                )
+                if fresh:
+                    self._warm()
         except UnsupportedHead as error:
             self.decline(error.reason, str(error), phase)
             return
@@ -147,7 +145,6 @@ class PackedHead:
             status.lazy_fired += 1
             status.lazy_fired_at = time.time()
             status.lazy_phase = phase
-        self._verified = False
         self.move(HeadState.SHADOW if self.shadow else HeadState.ACTIVE, phase=phase)
         log.info(
             "Radiance draft head %s: %d rows of [%d, %d] %s -> 2 bits, %.1f MiB, %.2f s, rerank %d",
@@ -162,7 +159,14 @@ class PackedHead:
         )
 
     def follow_weights(self) -> None:
-        """The weights of the engine were replaced: pack again, into the same memory, if the head is another one now."""
+        """The weights of the engine were replaced: pack again, into the same memory, if the head is another one now.
+
+        After a deep sleep all that was allocated while loading holds garbage, our constants too: they come first.
+        """
+        self._sample_ids.copy_(self._spread())
+        if self.vocab is not None and self._host_vocab is not None:
+            self.vocab.copy_(self._host_vocab)
+        rotation.refill(self.source.weight.device)
         if self.quantised is None or self.verify():
             return
         self.status.repacked += 1
@@ -179,10 +183,8 @@ class PackedHead:
         if done.packed.device.type != "cpu":
             shortlist.warm(
                 done.packed, done.plan.rotation, self.source, self.rerank, self.packed_rows, self.dtype, self.crossover,
-                round_to=self.dtype, counters=ledger.make(done.packed.device, self.ledger.every),
+                round_to=self.round_to, counters=ledger.make(done.packed.device, self.ledger.every),
             )  # fmt: skip
-            if self.on_device:
-                ledger.warm(done.packed.device)
             torch.cuda.synchronize(done.packed.device)
 
     def usable(self, m: int, capturing: bool) -> bool:
@@ -204,12 +206,14 @@ class PackedHead:
             return self.count_stock(self.status.reason)
         if capturing:
             return self.count_stock("capture")
-        if self.quantised is not None and not self.verify():
+        stale = self.quantised is not None and not self.verify()
+        if stale:
             log.warning("Radiance draft head %s: its memory changed after packing, packing again", self.status.name)
-            self.quantised = None
-        if self.quantised is None:
+            if not self._captured:  # else in place: graphs read it
+                self.quantised = None
+        if stale or self.quantised is None:
             self.pack(Phase.SERVING, late=True)
-        self._verified = self.quantised is not None
+        self._verified = self.status.state in (HeadState.ACTIVE, HeadState.SHADOW)
         return self._verified or self.count_stock(self.status.reason or "waiting")
 
     def count_stock(self, reason: str) -> bool:

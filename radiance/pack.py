@@ -147,6 +147,13 @@ def allocate(format: Format, device: torch.device | str) -> Packed:
     )
 
 
+def cleared(packed: Packed) -> Packed:
+    """The same buffers, zeroed: padding must be zero, and after a deep sleep is not."""
+    for buffer in (packed.codes, packed.half_steps, packed.units):
+        buffer.zero_()
+    return packed
+
+
 def snap(format: Format, half_steps: torch.Tensor) -> torch.Tensor:
     """Half-steps fp32 [rows, groups] rounded to what the format holds, fp32: choose codes for these. Snapping twice is
     snapping once. fragment: by at most 1/84 of the row's greatest (1/42 near 0), and none is 0 unless all of the row's are."""

@@ -13,6 +13,8 @@ real hidden states by `make accuracy`; the order:
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +59,17 @@ class Quantised:
     seconds: float
     packed_bytes: int
     peak_bytes: int
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """fp32 products in fp32, whatever the engine has set for its own (VLLM_FLOAT32_MATMUL_PRECISION)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def chunk_rows(k: int) -> int:
@@ -197,10 +210,10 @@ def quantise(
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         plan = prepare(source, n_valid, hidden)
         fmt = pack.Format(layout, source.n, source.k, plan.group)
-        packed = pack.allocate(fmt, device) if into is None else into.packed
+        packed = pack.allocate(fmt, device) if into is None else pack.cleared(into.packed)
         step, slice_ = chunk_rows(source.k), slice_rows(source.k)
         for start in range(0, source.n, step):
             codes, half_steps = quantise_rows(turn_rows(source, start, min(start + step, source.n), plan), plan, fmt)

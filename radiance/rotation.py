@@ -11,6 +11,7 @@ the recall of a dense random rotation (tests/bench/results/accuracy-*.json).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -65,15 +66,38 @@ def to(rotation: Rotation, device: torch.device) -> Rotation:
     return Rotation(rotation.k, rotation.a, rotation.b, rotation.x_scale.to(device), rotation.w_scale.to(device))
 
 
-@lru_cache(maxsize=64)
+_constants: dict[tuple[str, int, torch.device], tuple[torch.Tensor, Callable[[], torch.Tensor]]] = {}
+
+
+def constant(name: str, order: int, device: torch.device, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """A matrix [rows, columns] that depends on nothing but its name and order, made on the host, once for each device and
+    before any capture."""
+    key = (name, order, device)
+    if key not in _constants:
+        _constants[key] = (make().to(device), make)
+    return _constants[key][0]
+
+
+def refill(device: torch.device) -> None:
+    """Write all constants of a device again, in place: what an engine allocated while loading is gone after a deep sleep,
+    and captured graphs hold the addresses."""
+    for (_, _, where), (tensor, make) in _constants.items():
+        if where == device:
+            tensor.copy_(make())
+
+
 def _dense(order: int, device: torch.device) -> torch.Tensor:
-    """H as fp32 on a device, made once: Sylvester's for a power of two (the one of the fast transform), else Paley's."""
-    if order & (order - 1):
-        return torch.tensor(hadamard(order), dtype=torch.float32, device=device)
-    matrix = torch.ones(1, 1)
-    while len(matrix) < order:
-        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
-    return matrix.to(device)
+    """H as fp32 [order, order]: Sylvester's for a power of two (the one of the fast transform), else Paley's."""
+
+    def make() -> torch.Tensor:
+        if order & (order - 1):
+            return torch.tensor(hadamard(order), dtype=torch.float32)
+        matrix = torch.ones(1, 1)
+        while len(matrix) < order:
+            matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+        return matrix
+
+    return constant("dense", order, device, make)
 
 
 @lru_cache

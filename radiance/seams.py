@@ -27,7 +27,6 @@ METHODS: list[tuple[str, str, str, list[str], tuple[str, ...]]] = [
     (V2, "DraftModelSpeculator", "load_model", ["self", "target_model"], ()),
     (LOADER, "BaseModelLoader", "load_model", ["self", "vllm_config", "model_config"], ()),
     (WORKER, "Worker", "reload_weights", ["self"], ()),
-    (WORKER, "Worker", "finish_weight_update", ["self"], ()),
     (LOGITS, "LogitsProcessor", "forward", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
     (LOGITS, "LogitsProcessor", "forward", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
     (LOGITS, "LogitsProcessor", "_apply_head", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),

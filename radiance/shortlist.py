@@ -1,8 +1,8 @@
 """The r best candidates of each draft row, and the whole path hidden -> exact answer.
 
 select() is the exact token-level top r by (coarse value descending, id ascending) among ids below n_valid; top_tokens()
-and candidates() are what head.py calls: coarse, select and rerank, tile by tile over the draft rows, in 3 launches and
-one for the answer. All of it can be captured in a CUDA graph after warm().
+and candidates() are what head.py calls: rotate, coarse, select and rerank, which answers, tile by tile over the draft rows;
+a launch each on NVIDIA. All of it can be captured in a CUDA graph after warm().
 """
 
 from __future__ import annotations

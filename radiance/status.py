@@ -30,8 +30,6 @@ STOCK_REASONS = (
     "shape",
     "bias",
     "capture",  # the head was not ready when a graph was captured
-    "log_probs",
-    "top_k",
     "waiting",
     "empty",
     "call_failed",

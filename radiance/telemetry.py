@@ -42,6 +42,17 @@ class Telemetry:
         threading.Thread(target=self._run, name="radiance-telemetry", daemon=True).start()
         atexit.register(self.flush)
 
+    def place(self, folder: Path | None, rank: int, engine: int) -> None:
+        """The rank and the engine, known only now: the file gets their name."""
+        if (self.snapshot.rank, self.snapshot.engine) == (rank, engine):
+            return
+        with self._lock:
+            if self.path is not None:
+                self.path.unlink(missing_ok=True)
+            self.snapshot.rank, self.snapshot.engine = rank, engine
+            if self.path is not None and folder is not None:
+                self.path = status.path_for(folder, rank, os.getpid())
+
     def add(self, head: status.HeadStatus) -> None:
         self.snapshot.heads.append(head)
 

@@ -17,7 +17,6 @@ BY_REFERENCE = {
     "coarse.checked",
     "coarse.run",
     "coarse_triton.run",
-    "lifecycle.PackedHead.buffers",
     "recall.errors",
     "rerank.rerank_kernel",
     "rerank_triton.score",

@@ -55,8 +55,9 @@ def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, lm_head: Any, hidden_states: Any, embedding_bias: Any = None, *rest: Any, **more: Any
     ) -> Any:
         ids = getattr(_asked, "ids", None)
-        if ids is None or not isinstance(lm_head, RadianceLMHead) or embedding_bias is not None or self.scale <= 0:
+        if ids is None or embedding_bias is not None or self.scale <= 0:
             return original(self, lm_head, hidden_states, embedding_bias, *rest, **more)
+        # A stock head too: on another rank it may be ours, and ids travel otherwise than rows.
         ids.append(hidden_states.new_zeros(1) if _asked.probe else self.get_top_tokens(lm_head, hidden_states))
         return ids[-1]
 
@@ -72,10 +73,7 @@ def _top_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
             return stock()
 
         def ours(draft: DraftHead) -> Any:
-            if draft.shadow or draft.due_for_check(_capturing(hidden_states)):
-                with draft.stock_clock(hidden_states):
-                    row = self._apply_head(lm_head.source, hidden_states, embedding_bias)
-                draft.compare(hidden_states, row)
+            if _compared(self, lm_head, hidden_states, embedding_bias, draft):
                 return None
             return draft.top_tokens(hidden_states)
 
@@ -102,10 +100,7 @@ def _top_k(original: Callable[..., Any]) -> Callable[..., Any]:
         def ours(draft: DraftHead) -> Any:
             import torch
 
-            if draft.shadow or draft.due_for_check(_capturing(hidden_states)):
-                with draft.stock_clock(hidden_states):
-                    row = self._apply_head(lm_head.source, hidden_states, embedding_bias)
-                draft.compare(hidden_states, row)
+            if _compared(self, lm_head, hidden_states, embedding_bias, draft):
                 return None
             if not log_probs:
                 return (*draft.top_k(hidden_states, k), None)
@@ -147,6 +142,16 @@ def row(head: Any, x: Any, bias: Any, stock: Callable[[], Any]) -> Any:
 
     answer = _answer(head, x, bias, ours)
     return stock() if answer is None else answer
+
+
+def _compared(processor: Any, head: Any, x: Any, bias: Any, draft: DraftHead) -> bool:
+    """True if this call is one to compare, which is done then: the stock head is to answer it."""
+    if not draft.shadow and not draft.due_for_check(_capturing(x)):
+        return False
+    with draft.stock_clock(x):
+        row = processor._apply_head(head.source, x, bias)
+    draft.compare(x, row)
+    return True
 
 
 def _answer(head: Any, x: Any, bias: Any, ours: Callable[[DraftHead], Any]) -> Any | None:

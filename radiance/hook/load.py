@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ class Replaced:
 
     parent: Any
     attribute: str
-    source: Any
+    source: Any  # what was there, a LoRA wrapper included
     module: Any
 
 
@@ -116,7 +115,7 @@ def arm(owner: Any, settings: Settings, problem: str, early: list[dict[str, Any]
                 modules[id(head)] = replacement(head, path, owner, settings, telemetry, late)
             module = modules[id(head)]
             if module is not None:
-                replaced.append(Replaced(parent, attribute, head, module))
+                replaced.append(Replaced(parent, attribute, parent._modules[attribute], module))
                 _put(parent, attribute, module)
     telemetry.snapshot.problem = ""  # a seam of the runner that is not used
     telemetry.flush()
@@ -124,23 +123,29 @@ def arm(owner: Any, settings: Settings, problem: str, early: list[dict[str, Any]
 
 
 def _settle(owner: Any, settings: Settings, replaced: list[Replaced]) -> None:
-    """Let the ranks agree, or put the stock heads back; then take the path of token ids where it suffices. Never raises."""
+    """Let the ranks agree on ids, rows or nothing, and do that. Never raises."""
+    try:
+        wanted = "no" if not replaced else "ids" if settings.mode is Mode.ON and token_ids_suffice(owner) else "rows"
+    except Exception:
+        log.exception("Radiance declined: it could not be found out what the drafter is asked for")
+        wanted = "no"
+    agreed = wanted
     try:
         if getattr(owner.vllm_config.parallel_config, "tensor_parallel_size", 1) > 1:
             from vllm.distributed.parallel_state import get_tp_group
 
-            if not ranks.agree(bool(replaced), get_tp_group()) and replaced:
-                _withdraw(replaced, "ranks_disagree")
-                return
-        if replaced and settings.mode is Mode.ON and token_ids_suffice(owner):
-            owner.use_local_argmax_reduction = True
-    except Exception as error:
+            agreed = ranks.agree(wanted, get_tp_group())
+    except Exception:
         log.exception("Radiance declined: the ranks could not agree on the draft head")
-        _withdraw(replaced, "ranks_disagree")
-        worker.telemetry(settings, owner.vllm_config).problem(f"ranks could not agree: {error!r}")
+        agreed = "no"
+    if agreed == "no":
+        _withdraw(owner, replaced, "arming_failed" if wanted == "no" else "ranks_disagree")
+    elif agreed == "ids":
+        owner.use_local_argmax_reduction = True
 
 
-def _withdraw(replaced: list[Replaced], reason: str) -> None:
+def _withdraw(owner: Any, replaced: list[Replaced], reason: str) -> None:
+    owner.model.__dict__.pop("get_top_tokens", None)  # ours, if answers.bind_top_tokens() gave it one
     for one in replaced:
         _put(one.parent, one.attribute, one.source)
         if one.module.radiance.status.state is not HeadState.DECLINED:
@@ -164,9 +169,7 @@ def refusal(owner: Any) -> str:
     if getattr(drafter, "masked_embedding", None) is not None:
         return f"{type(drafter).__name__} proposes through a masked embedding, not through its LM head"
     if getattr(config, "weight_transfer_config", None) is not None:
-        module = sys.modules.get("vllm.v1.worker.gpu_worker")
-        if not hasattr(getattr(module, "Worker", None), "finish_weight_update"):
-            return "weight transfer replaces the head that was packed, and this vLLM does not say when"
+        return "weight transfer takes the parameters of the drafter's modules apart, ours among them; not supported yet"
     return ""
 
 
@@ -181,6 +184,9 @@ def token_ids_suffice(owner: Any) -> bool:
         or getattr(owner, "use_heterogeneous_vocab", False)
         or getattr(owner, "acceptance_estimator", None) is not None
         or hasattr(owner.model, "compute_draft_logits")
+        or hasattr(
+            owner, "_sample_draft_tokens_for_step"
+        )  # Step-3.5 on V1 does not tell get_top_tokens() the step's head
     ):
         return False
     if hasattr(owner.model, "get_top_tokens") and not hasattr(owner.model, "masked_embedding"):

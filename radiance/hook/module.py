@@ -62,6 +62,7 @@ def replacement(head: Any, path: str, owner: Any, settings: Settings, telemetry:
         rerank=settings.rerank,
         shadow=settings.mode is Mode.SHADOW,
         shadow_sample=settings.shadow_sample,
+        round_to=getattr(owner.vllm_config.model_config, "head_dtype", None),
     )
     telemetry.follow(status, draft.refresh)
     if late:
@@ -73,15 +74,12 @@ def replacement(head: Any, path: str, owner: Any, settings: Settings, telemetry:
     cls = type("RadianceLMHead", (RadianceLMHead, type(head)), {})
     module: Any = cls.__new__(cls)  # type: ignore[call-overload]
     for name, value in head.__dict__.items():  # parameters and buffers are shared, the containers are our own
-        own = name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        own = name in ("_parameters", "_buffers", "_modules")
         module.__dict__[name] = value.copy() if own else value
     module.__dict__["source"] = head  # not a submodule: its weights must not be listed twice
     module.__dict__["radiance"] = draft
     module.__dict__["quant_method"] = _Method(head.quant_method)
     module.__dict__["wants_full_row"] = hasattr(owner.model, "compute_draft_logits")  # DSpark, XPress add a bias to it
-    for name, tensor in draft.buffers().items():  # vLLM saves and restores the buffers of a model over a level-2 sleep
-        module._buffers[f"radiance_{name}"] = tensor
-        module._non_persistent_buffers_set.add(f"radiance_{name}")
     head.__dict__[_MADE] = weakref.ref(module)
     return module
 

@@ -1,7 +1,7 @@
 """After weights were replaced under a running engine, heads that changed are packed again, into the same memory.
 
-Graphs hold the addresses of the packed copy, so it is overwritten in place. Sleep needs no seam: level 1 brings the packed
-copy back with the weights; after level 2 the head is unknown until reload_weights, and comes here.
+Graphs hold the addresses of the packed copy, so it is overwritten in place. Sleep needs no seam of its own: level 1 brings
+all of ours back with the weights; level 2 throws it away with them, and reload_weights, which must follow, comes here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ def wrap(module: ModuleType) -> None:
 
         return method
 
-    for name in ("reload_weights", "finish_weight_update"):
-        imports.wrap(module.Worker, name, make, optional=True)
+    imports.wrap(module.Worker, "reload_weights", make)
 
 
 def follow() -> None:
@@ -35,6 +34,10 @@ def follow() -> None:
 
     with torch.no_grad():
         for draft in list(worker.heads):
-            draft.follow_weights()
+            try:
+                draft.follow_weights()
+            except Exception as error:  # an exception on one rank would end the reload on that rank alone
+                log.exception("Radiance draft head %s: following the new weights failed", draft.status.name)
+                draft.decline("packing_failed", repr(error))
     if worker.current is not None:
         worker.current.flush()

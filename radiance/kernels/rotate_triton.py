@@ -4,14 +4,13 @@
 # Triton gives a kernel's arguments no types that a checker could use.
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from radiance.rotation import Rotation, hadamard
+from radiance.rotation import Rotation, constant, hadamard
 
 
 @triton.jit
@@ -97,8 +96,7 @@ def rotate(
     return levels, steps
 
 
-@lru_cache(maxsize=64)
 def _table(a: int, where: torch.device) -> torch.Tensor:
-    """fp32 [a, a]: the dense factor transposed (+-1). Made once, before any capture."""
+    """fp32 [a, a]: the dense factor transposed (+-1)."""
     matrix = hadamard(a) or ((0,),)
-    return torch.tensor(matrix, dtype=torch.float32).t().contiguous().to(where)
+    return constant("triton", a, where, lambda: torch.tensor(matrix, dtype=torch.float32).t().contiguous())

@@ -73,7 +73,7 @@ def main(target: str) -> None:
             f"{owner.__name__}.{name}"
             for owner, names in (
                 (LogitsProcessor, ["forward", "_apply_head", "get_top_tokens", "get_top_k_tokens"]),
-                (Worker, ["reload_weights", "finish_weight_update"]),
+                (Worker, ["reload_weights"]),
                 (BaseModelLoader, ["load_model"]),
                 (SpecDecodeBaseProposer, ["load_model"]),
             )

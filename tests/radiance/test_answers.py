@@ -73,7 +73,11 @@ class Ours(RadianceLMHead, torch.nn.Module):
 
 def ours(source: Head) -> Ours:
     draft = DraftHead(
-        Source(source.weight), HeadStatus("lm_head", HeadState.OFF), n_valid=len(source.weight), rerank=64
+        Source(source.weight),
+        HeadStatus("lm_head", HeadState.OFF),
+        n_valid=len(source.weight),
+        rerank=64,
+        dtype=torch.float32,
     )
     draft.pack(Phase.LOAD, late=False)
     assert draft.usable(1, capturing=False)
@@ -207,3 +211,18 @@ def test_a_model_that_works_on_its_logits_is_served_rows(
     model = Model(ours(Head(weight)), after)
     assert not answers.bind_top_tokens(model)
     assert not hasattr(model, "get_top_tokens")
+
+
+def test_a_layer_that_kept_its_stock_head_is_asked_for_ids_too(weight: torch.Tensor, x: torch.Tensor) -> None:
+    """On another rank it may be ours: pairs and rows must not meet in one collective."""
+    model = Model(ours(Head(weight)), lambda logits: logits)
+    assert answers.bind_top_tokens(model)
+    asked = []
+    original = type(model.processor).get_top_tokens
+    model.processor.get_top_tokens = lambda *a: asked.append(a) or original(model.processor, *a)
+    source = model.lm_head.source
+    del model.lm_head
+    model.lm_head = source
+    ids = model.get_top_tokens(x)
+    assert len(asked) == 1
+    assert torch.equal(ids, model.processor.get_top_tokens(source, x * 2))

@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from radiance import quantise
+from radiance import quantise, rotation
 from radiance.head import DraftHead
 from radiance.source import Source
 from radiance.status import STOCK_REASONS, HeadState, HeadStatus, Phase
@@ -244,31 +244,85 @@ def test_full_row_has_a_finite_value_for_every_draftable_token(vocab: torch.Tens
     assert 0 < off < 0.4 * (exact - exact.mean(1, keepdim=True))[:, drafted].square().mean().sqrt()
 
 
-def test_weights_that_were_replaced_are_packed_again_in_place() -> None:
+def addresses(head: DraftHead) -> list[int]:
+    """What a captured graph of this head holds."""
+    done = head._packed()
+    turn = done.plan.rotation
+    held = [done.packed.codes, done.packed.half_steps, done.packed.units, done.plan.mean, turn.x_scale, turn.w_scale]
+    return [tensor.data_ptr() for tensor in held]
+
+
+@pytest.mark.parametrize("slept", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_weights_that_were_replaced_are_packed_again_in_place(slept: bool, late: bool) -> None:
+    """`slept`: a level-2 sleep threw away everything that was allocated while loading; `late`: packed at the first call,
+    inside vLLM's inference mode."""
     weight = torch.randn(N, K).bfloat16()
-    head = make(weight)
+    head = make(torch.zeros(N, K).bfloat16() if late else weight)
     head.pack(Phase.LOAD, late=False)
-    assert head.usable(1, capturing=True) is False  # nothing verified yet: no graph may hold it
-    assert head.usable(1, capturing=False)
-    assert head.usable(1, capturing=True)
-    before = {name: tensor.data_ptr() for name, tensor in head.buffers().items()}
+    if late:
+        head.source.weight.copy_(weight)
+        weight = head.source.weight
+    with torch.inference_mode():
+        assert not head.usable(1, capturing=True)  # nothing verified yet: no graph may hold it
+        assert head.usable(1, capturing=False)
+        assert head.usable(1, capturing=True)
+    before = addresses(head)
     head.follow_weights()
     assert head.status.repacked == 0
+    if slept:
+        done = head._packed()
+        garbage = [
+            done.packed.codes,
+            done.packed.half_steps,
+            done.packed.units,
+            done.plan.mean,
+            done.plan.rotation.x_scale,
+        ]
+        for tensor in [*garbage, head._sample_ids, *(tensor for tensor, _ in rotation._constants.values())]:
+            tensor.fill_(3)
     weight.copy_(weight.flip(0).neg())
     head.follow_weights()
     assert head.status.repacked == 1
     assert head.status.state is HeadState.ACTIVE
-    after = {name: tensor.data_ptr() for name, tensor in head.buffers().items()}
-    assert after == before
+    assert addresses(head) == before
     assert head.usable(1, capturing=False)
-    assert head.status.lazy_fired == 0
+    assert head.status.lazy_fired == int(late)
     x = torch.randn(128, K).bfloat16()
     assert (head.top_tokens(x)[0] == stock_argmax(head, x)).float().mean() > 0.95
+
+
+def test_memory_that_changes_under_a_captured_graph_is_packed_in_place() -> None:
+    """Without a word from vLLM, after a reload: the graph goes on reading where it did."""
+    weight = torch.randn(N, K).bfloat16()
+    head = make(weight)
+    head.pack(Phase.LOAD, late=False)
+    assert head.usable(1, capturing=False)
+    assert head.usable(1, capturing=True)
+    before = addresses(head)
+    weight.copy_(weight.flip(0).neg())
+    head.follow_weights()
+    weight.copy_(weight.flip(1))
+    assert head.usable(1, capturing=False)
+    assert addresses(head) == before
+    weight.zero_()
+    head.follow_weights()
+    assert head.status.state is HeadState.WAITING
+    assert not head.usable(1, capturing=False)
+
+
+def test_logits_are_compared_in_the_dtype_of_the_targets_head() -> None:
+    """head_dtype float32: with bf16 rounding some winners would be chosen among ties that are none."""
+    head = packed(rerank=VALID, round_to=torch.float32)
+    x = torch.randn(512, K).bfloat16()
+    exact = (x.float() @ head.source.weight.float().T)[:, :VALID]
+    assert torch.equal(head.top_tokens(x)[0], exact.argmax(1))
+    assert head.row(x).dtype == torch.float32
+    assert (packed(rerank=VALID).top_tokens(x)[0] != exact.argmax(1)).any()
 
 
 def test_a_head_that_was_never_packed_follows_nothing() -> None:
     head = make(torch.zeros(N, K).bfloat16())
     head.pack(Phase.LOAD, late=False)
-    assert head.buffers() == {}
     head.follow_weights()
     assert (head.status.state, head.status.repacked) == (HeadState.WAITING, 0)

@@ -35,3 +35,19 @@ def test_what_is_not_positive_definite_is_an_error(solve, at: int) -> None:  # t
     wrong[at, at] = -1
     with pytest.raises(torch.linalg.LinAlgError):
         solve(wrong)
+
+
+def test_a_steep_spectrum_keeps_the_digits_that_lapack_keeps() -> None:
+    """64 strong directions and little else, as in a head of low rank."""
+    k = 1024
+    basis = torch.linalg.qr(torch.randn(k, k, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    values = torch.full((k,), 6e-5, dtype=torch.float64)
+    values[:64] = 1
+    exact = (basis * values) @ basis.T
+    truth = torch.linalg.inv(exact)
+
+    def error(found: torch.Tensor) -> float:
+        return float((found.double() - truth).norm() / truth.norm())
+
+    lapack = torch.cholesky_inverse(torch.linalg.cholesky(exact.float()))
+    assert error(spd.inverse_(exact.float())) < 3 * error(lapack)
