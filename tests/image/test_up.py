@@ -27,7 +27,7 @@ id
 touch /home/radiance/.cache/x && echo cache written
 touch /tmp/x && echo tmp written
 touch /models/x || echo models refused
-touch /opt/radiance/x || echo root refused
+touch /home/radiance/x || echo root refused
 grep -E 'CapBnd|NoNewPrivs' /proc/self/status
 df -m /dev/shm | tail -1
 radiance plan --profile smollm2-cpu > /dev/null && echo planned
