@@ -22,6 +22,8 @@ for program in "${!package[@]}"; do
 done
 # podman's network lies where no PATH leads
 [[ -x /usr/lib/podman/netavark ]] || packages+=(netavark aardvark-dns)
+# mmdebstrap checks Debian's signatures; other distributions do not bring the keys
+[[ -f /usr/share/keyrings/debian-archive-keyring.gpg ]] || packages+=(debian-archive-keyring)
 if ((${#packages[@]} == 0)); then
   exit 0
 fi
