@@ -6,7 +6,7 @@ variable that the profile's `env` names; the command line through `--set FIELD=V
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,12 @@ def files_of(source: Profile | Sequence[Layer]) -> list[Layer]:
 
 def settle_all(files: Sequence[Layer], user: Settings, environ: Mapping[str, str], sets: Sequence[str]) -> Settled:
     """Merge everything. Raises ProfileError, SettingsConflict or UsageProblem, by whose layer is wrong."""
-    below, over = merge(files).values, command_line(sets)
+    over = command_line(sets)
+    # Also what a file or --set takes away: whether vLLM inherits it is decided here, and explain has to show it.
+    named = {str(key[1]) for key in merge(files).history if key[0] == "env" and len(key) > 1}
+    named |= set(over.values.get("env") or ())
     notes = []
-    speaks = environment(below, user, environ)
+    speaks = environment(named, user, environ)
     if "fast_draft" in speaks.values and not merge([*files, over]).values.get("speculative"):
         if user.enabled:
             notes.append(
@@ -57,8 +60,8 @@ def settle_all(files: Sequence[Layer], user: Settings, environ: Mapping[str, str
     return Settled(profile, merged, (*notes, *_beaten(merged)))
 
 
-def environment(below: Mapping[str, Any], user: Settings, environ: Mapping[str, str]) -> Layer:
-    """An empty variable is an unset one."""
+def environment(env_names: Iterable[str], user: Settings, environ: Mapping[str, str]) -> Layer:
+    """`env_names`: what other layers say anything about in `env`. An empty variable is an unset one."""
     words: dict[str, Any] = {
         "RADIANCE_FAST_DRAFT": WORDS[user.mode],
         "RADIANCE_DRAFT_RERANK": user.rerank,
@@ -69,8 +72,7 @@ def environment(below: Mapping[str, Any], user: Settings, environ: Mapping[str, 
     given = {field: (name, words[name]) for name, field in OWN_VARIABLES.items() if environ.get(name, "").strip()}
     own = {field: value for field, (_, value) in given.items()}
     named: dict[Key, str] = {(field,): name for field, (name, _) in given.items()}
-    section = below.get("env")
-    passed = {str(name): environ[name] for name in section if environ.get(name)} if isinstance(section, dict) else {}
+    passed = {name: environ[name] for name in sorted(env_names) if environ.get(name)}
     named |= {("env", name): name for name in passed}
     return Layer(ENVIRONMENT, ENVIRONMENT, {**own, **({"env": passed} if passed else {})}, names=named)
 

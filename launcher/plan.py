@@ -11,7 +11,7 @@ the profile, `notes` says so; `settled` knows where each value came from.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,10 +20,11 @@ from launcher import arguments, cachedirs, servicelinks, smollm2
 from launcher.errors import SettingsConflict, UsageProblem
 from launcher.estimate import Estimate, estimate, gain_line, memory_lines
 from launcher.fetch import Repository, repositories
-from launcher.layers import Layer
+from launcher.layers import Key, Layer
 from launcher.options import Options
 from launcher.overlay import MODES, Settled, files_of, settle_all
 from launcher.profiles import Profile, warnings
+from launcher.schema import OWN_VARIABLES
 from launcher.secrets import FILES, Redactor, looks_secret
 from radiance import settings
 from radiance.errors import SettingsError
@@ -76,6 +77,10 @@ class ServePlan:
     #: memory and gain, from the facts the profile states
     estimate: Estimate
 
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """All that vLLM gets."""
+        return _without(inherited, self.unset) | dict(self.env)
+
 
 def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[str, str]) -> ServePlan:
     """Decide everything. Raises ProfileError (a file), SettingsConflict (environment) or UsageProblem (command line)."""
@@ -92,14 +97,19 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
     unset = (*links, *sorted(STALE.keys() & environ.keys()))
     notes += [f"{name} is dropped: {STALE[name]}" for name in unset if name in STALE]
 
-    passed = {name: value for name, value in environ.items() if name not in unset}
+    passed = _without(environ, unset)
     settled = settle_all(files_of(source), user, passed, options.sets)
     profile, mode = settled.profile, MODES[settled.profile.fast_draft]
     notes += settled.notes
-    env = dict(QUIET)
-    if profile.model.id is None and not (profile.drafter and profile.drafter.id):
-        env["HF_HUB_OFFLINE"] = "1"
-    env = {name: passed.get(name) or value for name, value in env.items()} | profile.env | _plugin(profile, mode)
+    made = profile.env | _plugin(profile, mode)
+    taken = _taken_away(settled, passed, made)
+    notes += [
+        f"{name} of the environment is not passed to vLLM: {place} takes it away" for name, place in taken.items()
+    ]
+    unset, passed = (*unset, *taken), _without(passed, taken)
+    asks_hub = tuple(repositories(profile))
+    quiet = QUIET if asks_hub else QUIET | {"HF_HUB_OFFLINE": "1"}
+    env = {name: passed.get(name) or value for name, value in quiet.items()} | made
     stock = {name: env.get(name) or passed.get(name) for name in (cachedirs.ROOT, cachedirs.INDUCTOR)}
     space = cachedirs.namespace(mode, profile.rerank, profile.draft_vocab, profile.shadow_sample or 0)
     env |= cachedirs.environment(space, passed | env)
@@ -122,10 +132,10 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         argv=(options.vllm, "serve", *argv),
         env=MappingProxyType(dict(sorted(env.items()))),
         unset=unset,
-        secrets=_secrets(environ, options),
+        secrets=_secrets(_without(environ, unset), options),
         model_folders=_folders(profile, environ),
         embedded=profile.model.embedded,
-        repositories=tuple(repositories(profile)),
+        repositories=asks_hub,
         folders=MappingProxyType(cachedirs.places(passed | env)),
         state_parent=user.state_dir,
         options=options,
@@ -149,6 +159,22 @@ def _gated(profile: Profile, environ: Mapping[str, str]) -> list[str]:
         return []
     gated = [source.id for source in (profile.model, profile.drafter) if source and source.gated and source.id]
     return [f"{name} is gated: set HF_TOKEN, unless HF_HOME has a token or the whole model" for name in gated]
+
+
+def _without(environ: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+def _taken_away(settled: Settled, passed: Mapping[str, str], made: Mapping[str, str]) -> dict[str, str]:
+    """Inherited variables whose value a stronger layer took away -> where it did. vLLM would inherit them otherwise."""
+    keys: dict[str, Key] = {name: (field,) for name, field in OWN_VARIABLES.items()}
+    keys |= {str(key[1]): key for key in settled.merged.history if key[0] == "env" and len(key) > 1}
+    found = {}
+    for name, key in keys.items():
+        given = settled.merged.history.get(key)
+        if given and given[-1].value is None and passed.get(name) and name not in made:
+            found[name] = given[-1].layer.place(key)
+    return dict(sorted(found.items()))
 
 
 def _plugin(profile: Profile, mode: Mode) -> dict[str, str]:

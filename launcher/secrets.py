@@ -49,7 +49,8 @@ def resolve(environ: Mapping[str, str], api_key_file: Path | None = None) -> dic
             ) from error
         if not value or len(value.splitlines()) != 1:
             raise SettingsConflict(f"{source}: must hold one line, the secret itself; found {len(value.splitlines())}")
-        if found.get(target, value) != value:
+        # Empty is unset: a compose file exports what its .env leaves out.
+        if (found.get(target) or value) != value:
             raise SettingsConflict(f"{source} and another source give {target} different values; keep one of them")
         found[target] = value
     return found

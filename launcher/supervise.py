@@ -44,7 +44,7 @@ def serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None:
 def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None:
     plan = engine.plan
     executable = find_vllm(plan, environ)
-    env = {**{name: value for name, value in environ.items() if name not in plan.unset}, **plan.env}
+    env = plan.environment(environ)
     cachedirs.check(env)
     if warning := secrets.warning(env, versions()["vllm"]):
         log.warning("%s", warning)

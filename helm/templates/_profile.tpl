@@ -62,9 +62,10 @@ in .Values.profiles may extend them or each other, by the launcher's rules (laun
 {{- $gpus := eq $kind "cpu" | ternary 0 (.Values.accelerator.count | int | default (div $ranks $nodes)) -}}
 {{- $model := $profile.model | default dict -}}
 {{- $drafter := $profile.drafter | default dict -}}
+{{- $tokenizer := $profile.tokenizer | default dict -}}
 {{- dict "kind" $kind "kinds" $kinds "gpus" $gpus "ranks" $ranks "nodes" $nodes
       "budget" (.Values.startup.budgetSeconds | int | default (int $profile.startup_budget_seconds) | default 600)
       "embedded" (not (empty $model.embedded))
-      "hub" (or (not (empty $model.id)) (not (empty $drafter.id)) (empty $file))
+      "hub" (or (not (empty $model.id)) (not (empty $drafter.id)) (not (empty $tokenizer.id)) (empty $file))
       "known" (not (empty $file)) | toJson -}}
 {{- end -}}

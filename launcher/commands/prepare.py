@@ -94,7 +94,7 @@ def doctor(profile: str | None, profiles_dir: Path | None, sets: tuple[str, ...]
     planned = None
     if profile is not None:
         planned = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), os.environ)
-    environ = {**os.environ, **planned.env} if planned else dict(os.environ)
+    environ = planned.environment(os.environ) if planned else dict(os.environ)
     quiet = offline or bool(os.environ.get("HF_HUB_OFFLINE"))
     around = surroundings.look(environ, list(planned.repositories) if planned else [], ask_hub=not quiet)
     found = checks.run(around, planned)

@@ -41,6 +41,18 @@ def test_shared_memory_and_gpus_follow_the_parallel_sizes(way: str, sizes: dict[
     assert server(spec)["resources"]["limits"] == {"nvidia.com/gpu": gpus}
 
 
+@pytest.mark.parametrize("section", ["model", "drafter", "tokenizer"])
+def test_whatever_comes_from_the_hub_is_fetched_before(section: str) -> None:
+    local = {"path": "/models/m"}
+    mine = {
+        "schema_version": 1, "name": "mine", "summary": "s", "served_name": "m", "model": local, "drafter": local,
+        "tokenizer": local, "speculative": {"method": "eagle3", "num_speculative_tokens": 2}, "startup_budget_seconds": 600,
+    }  # fmt: skip
+    folders, hub = mine, {**mine, section: {"id": "a/b"}}
+    assert not pod({"profile": "mine", "profiles": {"mine": folders}})["initContainers"]
+    assert pod({"profile": "mine", "profiles": {"mine": hub}})["initContainers"][0]["args"][0] == "fetch"
+
+
 def test_an_override_reaches_launcher_fetcher_and_probe() -> None:
     spec = pod(
         {

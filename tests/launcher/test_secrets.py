@@ -39,6 +39,16 @@ def test_the_same_secret_twice_is_no_conflict_another_one_is(tmp_path: Path) -> 
     assert not any(value in str(raised.value) for value in ("key-123456", "key-other!"))
 
 
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "HF_TOKEN"])
+def test_an_empty_variable_beside_a_file_is_an_unset_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / "one").write_text("secret-123456\n")
+    (tmp_path / "other").write_text("secret-others\n")
+    assert resolve({name: "", f"{name}_FILE": str(tmp_path / "one")})[name] == "secret-123456"
+    if name == "VLLM_API_KEY":
+        with pytest.raises(SettingsConflict, match="different values"):
+            resolve({name: "", f"{name}_FILE": str(tmp_path / "one")}, tmp_path / "other")
+
+
 @pytest.mark.parametrize("content", ["", "\n", "one\ntwo\n", None, b"\xff\xfe\x00"])
 def test_a_file_without_one_line_is_refused_and_named(tmp_path: Path, content: str | bytes | None) -> None:
     path = tmp_path / "key"
