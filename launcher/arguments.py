@@ -13,17 +13,11 @@ import shlex
 from typing import Any
 
 from launcher.errors import UsageProblem
-from launcher.schema import ENGINE_FIELDS, OWNED_FLAGS, Profile
+from launcher.owned import ENGINE_FIELDS, FIELDS, LAUNCHER, SECRETS, owned
+from launcher.schema import Profile
 
 SHORT = {"sc": "speculative-config", "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "cc": "compilation-config",
          "dp": "data-parallel-size", "h": "help"}  # fmt: skip
-SECRETS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
-LAUNCHER_OWNS = {
-    "host": "--host before the --",
-    "port": "--port before the --",
-    "uds": "--host and --port before the --",
-}
-SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
 
 
 def build(
@@ -116,19 +110,15 @@ def _refuse(profile: Profile, extra: tuple[str, ...], given: set[str]) -> None:
             f"{extra[0]!r} after -- is not an option; the model comes from profile {profile.name!r} ({_model(profile)})"
         )
     for name in sorted(given):
-        for secret, variable in SECRETS.items():
-            # vLLM accepts a beginning of a name for the whole, so `--api-k` is --api-key too.
-            if len(name) >= 4 and secret.startswith(name):
-                raise UsageProblem(
-                    f"--{name} after -- would show a secret to every user of this machine; set {variable} in the environment"
-                )
-        if name in LAUNCHER_OWNS:
-            raise UsageProblem(f"--{name} after -- is the launcher's to set; use {LAUNCHER_OWNS[name]}")
-        if name in SPECULATION:
-            raise UsageProblem(_conflict(profile, name, "speculative and drafter"))
-        for flag, field in OWNED_FLAGS.items():
-            if name == flag or (len(name) >= 4 and flag.startswith(name)):
-                raise UsageProblem(_conflict(profile, name, field))
+        flag = owned(name)
+        if flag in SECRETS:
+            raise UsageProblem(
+                f"--{name} after -- would show a secret to every user of this machine; set {SECRETS[flag]} in the environment"
+            )
+        if flag in LAUNCHER:
+            raise UsageProblem(f"--{name} after -- is the launcher's to set: {LAUNCHER[flag].here}")
+        if flag in FIELDS:
+            raise UsageProblem(_conflict(profile, name, FIELDS[flag]))
 
 
 def _conflict(profile: Profile, name: str, field: str) -> str:

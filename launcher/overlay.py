@@ -13,7 +13,7 @@ from typing import Any
 from launcher.errors import UsageProblem
 from launcher.layers import Key, Layer, Merged, merge
 from launcher.profiles import COMMAND_LINE, ENVIRONMENT, FastDraft, Profile, settle
-from launcher.schema import OWN_VARIABLES
+from launcher.schema import OWN_VARIABLES, PLACES
 from launcher.yamlfile import value as yaml_value
 from radiance.settings import Mode, Settings
 
@@ -101,6 +101,8 @@ def command_line(sets: Sequence[str]) -> Layer:
     values: dict[str, Any] = {}
     for value, _ in layers:
         values = _over(values, value)
+    if fixed := set(values.get("env") or ()) & set(PLACES):
+        raise UsageProblem(f"--set env: {', '.join(sorted(fixed))} is for the launcher too; set it in the environment")
     return Layer(
         COMMAND_LINE, COMMAND_LINE, values, names={key: name for _, names in layers for key, name in names.items()}
     )

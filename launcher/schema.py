@@ -2,7 +2,7 @@
 
 One model, several uses: profiles.py checks files with it, `radiance profiles schema` prints its JSON Schema for editors, the
 Helm chart puts that schema into its own, and docs/profiles.md has the table made from it. Fields that are options of vLLM
-have vLLM's name with underscores (ENGINE_FIELDS); all other options of vLLM go into `args`.
+have vLLM's name with underscores (owned.ENGINE_FIELDS); all other options of vLLM go into `args`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from launcher.owned import FIELDS, LAUNCHER, SECRETS, owned
 from launcher.secrets import looks_secret
 from launcher.sections import (
     SINCE,
@@ -30,28 +31,8 @@ from launcher.sections import (
 from radiance.settings import MAX_RERANK, Require
 
 NAME = r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"
-#: fields that become an option of `vllm serve` under the same name
-ENGINE_FIELDS = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "kv_cache_dtype",
-)
-#: options of vLLM that other fields or the launcher set -> where; in `args` or after `--` they would fight
-OWNED_FLAGS = {
-    "model": "model",
-    "revision": "model.revision",
-    "tokenizer": "tokenizer",
-    "tokenizer-revision": "tokenizer.revision",
-    "served-model-name": "served_name and aliases",
-    "speculative-config": "speculative and drafter",
-    **{name.replace("_", "-"): name for name in ENGINE_FIELDS},
-}
+#: they move what the launcher itself reads and writes: a hub's address, its cache, the cache of the embedded model
+PLACES = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "XDG_CACHE_HOME", "HOME")
 #: settings of the plugin that a profile sets by field -> that field
 OWN_VARIABLES = {
     "RADIANCE_FAST_DRAFT": "fast_draft",
@@ -155,6 +136,10 @@ class Profile(Strict):
                 raise ValueError(
                     f"{name} looks like a secret; a profile is no place for one, set it in the environment"
                 )
+            if name in PLACES:
+                raise ValueError(
+                    f"{name} is for the launcher too, which fetches the models; set it in the environment, not in a profile"
+                )
         return value
 
     @field_validator("args")
@@ -164,15 +149,13 @@ class Profile(Strict):
             if name.startswith("-") or "_" in name:
                 right = name.lstrip("-").replace("_", "-")
                 raise ValueError(f"write {right!r} instead of {name!r}: long names, no dashes in front")
-            owner = {
-                **OWNED_FLAGS,
-                "host": "the option --host",
-                "port": "the option --port",
-                "api-key": "the environment variable VLLM_API_KEY",
-                "hf-token": "the environment variable HF_TOKEN",
-            }.get(name.split(".")[0])
-            if owner:
-                raise ValueError(f"{name} is set through {owner}")
+            flag = owned(name.split(".")[0])
+            if flag in FIELDS:
+                raise ValueError(f"{name} is set through {FIELDS[flag]}")
+            if flag in SECRETS:
+                raise ValueError(f"{name} is set through the environment variable {SECRETS[flag]}")
+            if flag in LAUNCHER:
+                raise ValueError(f"{name} is the launcher's to set: {LAUNCHER[flag].here}")
         return value
 
     @field_validator("draft_vocab")

@@ -20,9 +20,10 @@ from pydantic import BaseModel
 from values import ChartValues
 
 from launcher import profiles
-from launcher.arguments import SHORT, SPECULATION
+from launcher.arguments import SHORT
 from launcher.overlay import NOT_SET
-from launcher.schema import NAME, OWNED_FLAGS
+from launcher.owned import FIELDS, LAUNCHER, OWNED
+from launcher.schema import NAME, PLACES
 from launcher.secrets import SECRET_NAME
 
 ROOT = Path(__file__).parents[2]
@@ -56,10 +57,9 @@ def catalogue() -> dict[str, Any]:
 
 def flags() -> dict[str, str]:
     """Options of vLLM that must not stand in vllmArgs -> what to set instead. The launcher refuses them, but only in the pod."""
-    found = {f"--{flag}": f"overrides.{field.split(' and ')[0]}" for flag, field in OWNED_FLAGS.items()}
-    found |= {f"--{flag}": "overrides.speculative" for flag in SPECULATION}
+    found = {f"--{flag}": f"overrides.{field.split(' and ')[0]}" for flag, field in FIELDS.items()}
     found |= {f"-{short}": found[f"--{flag}"] for short, flag in SHORT.items() if f"--{flag}" in found}
-    return found | {"--port": "ports.http", "--host": "nothing: the API listens on all addresses", "--uds": "nothing"}
+    return found | {f"--{flag}": remedy.chart for flag, remedy in LAUNCHER.items()}
 
 
 def schema() -> dict[str, Any]:
@@ -89,11 +89,11 @@ def _profile_schema() -> tuple[dict[str, Any], dict[str, Any]]:
     profile = json.loads(text)
     parts = {f"Profile{name}": part for name, part in profile.pop("$defs").items()}
     profile.pop("$schema")
-    owned = "|".join(re.escape(name) for name in (*OWNED_FLAGS, "host", "port", "api-key", "hf-token"))
+    owned = "|".join(re.escape(name) for name in OWNED)
     # As patterns and not as `propertyNames`: Helm 4 tells a wrong place for those.
     profile["properties"]["args"]["patternProperties"] = {"^-|_": False, rf"^({owned})(\.|$)": False}
     secret = SECRET_NAME.pattern.replace("(?!IZER)", "([^I]|$)")  # RE2 has no lookahead
-    profile["properties"]["env"]["patternProperties"] = {f"^RADIANCE_|(?i:{secret})": False}
+    profile["properties"]["env"]["patternProperties"] = {f"^RADIANCE_|^({'|'.join(PLACES)})$|(?i:{secret})": False}
     for name in ("Model", "Drafter", "Tokenizer"):
         known = parts[f"Profile{name}"]["properties"]
         sources: list[dict[str, Any]] = [{"required": [n]} for n in ("id", "embedded", "path") if n in known]

@@ -60,7 +60,7 @@
 {{- range $arg := $v.vllmArgs -}}
   {{- $name := splitList "=" $arg | first | replace "_" "-" -}}
   {{- range $flag, $instead := $flags -}}
-    {{- if or (eq $name $flag) (and (ge (len $name) 6) (hasPrefix $name $flag)) -}}
+    {{- if or (eq $name $flag) (and (ge (len $name) 4) (hasPrefix $name $flag)) -}}
       {{- $bad = append $bad (printf "vllmArgs: %s would fight with the launcher; set %s" $arg $instead) -}}
     {{- end -}}
   {{- end -}}
@@ -116,7 +116,7 @@
   {{- end -}}
 {{- end -}}
 {{- range $arg := concat $v.vllmArgs $v.launcherArgs -}}
-  {{- if regexMatch "^--(api[-_]key|hf[-_]token)" $arg -}}
+  {{- if regexMatch "^--(api[-_]k|hf[-_]t)" $arg -}}
     {{- $bad = append $bad (printf "vllmArgs: %s would show a secret in the pod's command line; use apiKey.secret or huggingFace.secret" (splitList "=" $arg | first)) -}}
   {{- end -}}
 {{- end -}}

@@ -18,6 +18,10 @@ ONE_WRITER = {"existingClaim": "mine"}
 
 #: values -> what the message must have, all of it
 SCHEMA: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a hub's cache in a profile": (
+        {"profile": "mine", "profiles": {"mine": {**MINE, "env": {"HF_HOME": "/x"}}}},
+        ["HF_HOME"],
+    ),
     "unknown key": ({**CPU, "replica": 2}, ["replica"]),
     "unknown key inside": ({**CPU, "image": {"repo": "x"}}, ["image", "repo"]),
     "unknown key of a list": ({**CPU, "ingress": {"hosts": [{"hots": "x"}]}}, ["ingress", "hosts", "0", "hots"]),
@@ -134,6 +138,10 @@ RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "drafts as an argument": ({**GPU, "vllmArgs": ["--speculative-config={}"]}, ["overrides.speculative"]),
     "port as an argument": ({**GPU, "vllmArgs": ["--port", "1"]}, ["vllmArgs: --port", "ports.http"]),
     "the beginning of a name": ({**GPU, "vllmArgs": ["--tensor-par", "2"]}, ["overrides.tensor_parallel_size"]),
+    "the beginning of an address": ({**GPU, "vllmArgs": ["--hos", "::1"]}, ["vllmArgs: --hos", "all addresses"]),
+    "TLS that the probes do not speak": ({**GPU, "vllmArgs": ["--ssl-keyfile=/k"]}, ["vllmArgs: --ssl-keyfile", "ingress"]),
+    "a file of options": ({**GPU, "vllmArgs": ["--config", "/c"]}, ["vllmArgs: --config", "profiles.NAME.args"]),
+    "the beginning of a secret": ({**GPU, "vllmArgs": ["--api-k=x"]}, ["--api-k", "apiKey.secret"]),
     "launcher's --set": ({**GPU, "launcherArgs": ["--set", "rerank=64"]}, ["launcherArgs: --set", "overrides"]),
     "GPU model on a CPU": ({**GPU, "accelerator": {"type": "cpu"}}, ['"cpu"', "qwen3.8-27b-mtp", "nvidia, amd"]),
     "CPU model on a GPU": ({**CPU, "accelerator": {"type": "amd"}}, ['"amd"', "smollm2-cpu", "cpu"]),

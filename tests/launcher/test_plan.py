@@ -173,6 +173,14 @@ def test_an_argument_after_the_dashes_replaces_the_profiles(tiny: Any) -> None:
         (("--hf-token", "s3cr3ts3cr3t"), "HF_TOKEN"),
         (("--port", "1"), "--port before the --"),
         (("--host=::",), "--host before the --"),
+        (("--hos", "1.2.3.4"), "--host before the --"),
+        (("--ud=/tmp/x",), "--host and --port before the --"),
+        (("--ssl-keyfile", "/k"), "plain HTTP"),
+        (("--ssl_cert", "/k"), "plain HTTP"),
+        (("--config", "more.yaml"), "of a profile"),
+        (("--conf=more.yaml",), "of a profile"),
+        (("--rev", "x"), "--set model.revision=VALUE"),
+        (("--spec-tok", "5"), "num_speculative_tokens 3"),
         (("--speculative-config", "{}"), "num_speculative_tokens 3"),
         (("-sc", "{}"), "num_speculative_tokens 3"),
         (("--speculative-config.method", "mtp"), "num_speculative_tokens 3"),
@@ -194,9 +202,9 @@ def test_a_conflict_names_both_sides_and_shows_no_secret(tiny: Any, extra: tuple
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_not_every_option_is_a_secret(tiny: Any) -> None:
-    planned = plan.build(tiny(), Options(extra=("--max-log-len", "8192", "--ssl-keyfile", "/k")), HOME)
-    assert planned.argv[-4:] == ("--max-log-len", "8192", "--ssl-keyfile", "/k")
+def test_options_that_begin_like_an_owned_one_or_like_a_secret_pass(tiny: Any) -> None:
+    planned = plan.build(tiny(), Options(extra=("--max-log-len", "8192", "--ssl-ca-certs", "/k", "-r", "1")), HOME)
+    assert planned.argv[-6:] == ("--max-log-len", "8192", "--ssl-ca-certs", "/k", "-r", "1")
 
 
 def test_the_fields_of_the_engine_become_its_options(tiny: Any) -> None:

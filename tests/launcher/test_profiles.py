@@ -10,8 +10,9 @@ import jsonschema
 import pytest
 from serving import profile_text
 
-from launcher import profiles, sections, yamlfile
-from launcher.errors import ProfileError, UnknownProfile
+from launcher import plan, profiles, sections, yamlfile
+from launcher.errors import ProfileError, UnknownProfile, UsageProblem
+from launcher.options import Options
 from launcher.profiles import FastDraft
 
 
@@ -105,6 +106,15 @@ def test_our_own_variables_are_set_by_fields(tmp_path: Path) -> None:
     assert "the field fast_draft" in refused(tmp_path, changed(env={"RADIANCE_FAST_DRAFT": "1"}))
 
 
+@pytest.mark.parametrize("name", ["HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "XDG_CACHE_HOME"])
+def test_env_moves_nothing_that_the_launcher_reads_too(tmp_path: Path, name: str) -> None:
+    """vLLM would look for the models where the launcher, `radiance fetch` and doctor did not."""
+    assert f"{name} is for the launcher too" in refused(tmp_path, changed(env={name: "/x"}))
+    for value in ("/x", "null"):
+        with pytest.raises(UsageProblem, match=name):
+            plan.build(profiles.stack("smollm2-cpu"), Options(sets=(f"env.{name}={value}",)), {name: "/y"})
+
+
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
@@ -116,6 +126,11 @@ def test_our_own_variables_are_set_by_fields(tmp_path: Path) -> None:
         ({"tensor-parallel-size": 2}, "tensor_parallel_size"),
         ({"api-key": "x"}, "VLLM_API_KEY"),
         ({"port": 1}, "--port"),
+        ({"hos": "1.2.3.4"}, "--host"),
+        ({"uds": "/tmp/x"}, "--host and --port"),
+        ({"ssl-keyfile": "/k"}, "plain HTTP"),
+        ({"config": "more.yaml"}, "does not see"),
+        ({"spec-tokens": 4}, "speculative and drafter"),
     ],
 )
 def test_args_are_long_names_that_no_other_field_sets(tmp_path: Path, args: dict[str, Any], hint: str) -> None:
