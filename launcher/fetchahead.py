@@ -34,7 +34,7 @@ def run(plan: ServePlan, environ: Mapping[str, str], say: Say, stopped: Callable
     profile = plan.settled.profile
     if not plan.repositories or _dummy(plan.argv) or _true(environ, "VLLM_USE_MODELSCOPE"):
         return True
-    if _true(environ, "HF_HUB_OFFLINE"):
+    if offline(environ):
         fetch.check(profile)
         return True
     child = subprocess.Popen(
@@ -60,6 +60,11 @@ def run(plan: ServePlan, environ: Mapping[str, str], say: Say, stopped: Callable
             child.kill()
         child.wait()
         child.stdin.close()
+
+
+def offline(environ: Mapping[str, str]) -> bool:
+    """May the hub not be asked?"""
+    return _true(environ, "HF_HUB_OFFLINE")
 
 
 def _dummy(argv: Sequence[str]) -> bool:

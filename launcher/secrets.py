@@ -10,16 +10,18 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from packaging.version import InvalidVersion, Version
 
 from launcher.errors import SettingsConflict
 
 #: environment names whose values are never in a profile and never printed
-SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSWORD", re.IGNORECASE)
+SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 #: a variable that names a file -> the variable that gets its content
 FILES = {"HF_TOKEN_FILE": "HF_TOKEN", "VLLM_API_KEY_FILE": "VLLM_API_KEY"}
+#: a value such as http://user:password@proxy:3128, whatever the variable is called
+USERINFO = re.compile(r"://([^/@\s]+)@")
 #: shorter values are words like "true": to blot them out would spoil every line and hide nothing
 SHORTEST = 6
 HIDDEN = "***"
@@ -33,7 +35,8 @@ def looks_secret(name: str) -> bool:
 
 
 def resolve(environ: Mapping[str, str], api_key_file: Path | None = None) -> dict[str, str]:
-    """`environ` with the secrets that are in files. Raises SettingsConflict: unreadable, empty, or given twice and different."""
+    """`environ` with the secrets that are in files. Raises SettingsConflict: unreadable, empty, given twice
+    and different, or an API key too short to be hidden."""
     found = dict(environ)
     sources = [(f"{name}={environ[name]}", Path(environ[name]), target)
                for name, target in FILES.items() if environ.get(name)]  # fmt: skip
@@ -53,6 +56,11 @@ def resolve(environ: Mapping[str, str], api_key_file: Path | None = None) -> dic
         if (found.get(target) or value) != value:
             raise SettingsConflict(f"{source} and another source give {target} different values; keep one of them")
         found[target] = value
+    if 0 < len(found.get("VLLM_API_KEY", "")) < SHORTEST:
+        raise SettingsConflict(
+            f"VLLM_API_KEY has fewer than {SHORTEST} characters: easy to guess, and too short to be kept out of logs; take "
+            "a longer one, such as from `openssl rand -hex 32`"
+        )
     return found
 
 
@@ -60,7 +68,11 @@ class Redactor:
     """Takes secret values out of text: as they are, as JSON writes them, as a URL does."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        values = {value for name, value in environ.items() if _is_value(name) and len(value) >= SHORTEST}
+        values = {value for name, value in environ.items() if _is_value(name)}
+        for users in USERINFO.findall("\n".join(environ.values())):
+            password = users.partition(":")[2]
+            values |= {users, password, unquote(password)}
+        values = {value for value in values if len(value) >= SHORTEST}
         forms = {form for value in values for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))}
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None

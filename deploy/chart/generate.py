@@ -33,6 +33,8 @@ COPIES = {
     "files/recording.yml": "deploy/prometheus/recording.yml",
     "files/dashboard.json": "deploy/grafana/radiance.json",
 }
+#: as templates/_checks.tpl has it too: RE2 has no lookahead
+SECRET = SECRET_NAME.pattern.replace("(?!IZER)", "([^I]|$)")
 HEAD = "# Made from deploy/chart/values.py by `make docs`; change it there. The README has the same as a table."
 MARKS = ("<!-- values: begin -->\n", "<!-- values: end -->\n")
 
@@ -92,8 +94,7 @@ def _profile_schema() -> tuple[dict[str, Any], dict[str, Any]]:
     owned = "|".join(re.escape(name) for name in OWNED)
     # As patterns and not as `propertyNames`: Helm 4 tells a wrong place for those.
     profile["properties"]["args"]["patternProperties"] = {"^-|_": False, rf"^({owned})(\.|$)": False}
-    secret = SECRET_NAME.pattern.replace("(?!IZER)", "([^I]|$)")  # RE2 has no lookahead
-    profile["properties"]["env"]["patternProperties"] = {f"^RADIANCE_|^({'|'.join(PLACES)})$|(?i:{secret})": False}
+    profile["properties"]["env"]["patternProperties"] = {f"^RADIANCE_|^({'|'.join(PLACES)})$|(?i:{SECRET})": False}
     for name in ("Model", "Drafter", "Tokenizer"):
         known = parts[f"Profile{name}"]["properties"]
         sources: list[dict[str, Any]] = [{"required": [n]} for n in ("id", "embedded", "path") if n in known]

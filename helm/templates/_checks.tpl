@@ -106,7 +106,7 @@
 {{- $ours := include "radiance.env" . | fromYamlArray -}}
 {{- range $entry := $v.extraEnv -}}
   {{- $name := get $entry "name" | toString -}}
-  {{- if and (get $entry "value") (regexMatch "(?i)KEY|TOKEN([^I]|$)|SECRET|PASSWORD" $name) (not $v.allowInlineSecrets) -}}
+  {{- if and (get $entry "value") (regexMatch "(?i)KEY|TOKEN([^I]|$)|SECRET|PASSWORD|PASSWD|CREDENTIAL" $name) (not $v.allowInlineSecrets) -}}
     {{- $bad = append $bad (printf "extraEnv: %s looks like a secret; use valueFrom.secretKeyRef, or set allowInlineSecrets" $name) -}}
   {{- end -}}
   {{- range $ours -}}

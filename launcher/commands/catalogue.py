@@ -23,37 +23,47 @@ def profiles_group() -> None:
 @profiles_dir
 @json_option
 def list_command(profiles_dir: Path | None, as_json: bool) -> None:
-    """All profiles: verified or not, fit for this machine or why not, what they serve."""
+    """All profiles: verified or not, fit for this machine or why not, what they serve. Exit 65 when a file is wrong."""
     from launcher import machine, profiles
     from launcher.checks import software
 
     here, vllm = machine.look(os.environ), software.installed()
     found: list[dict[str, Any]] = []
     for entry in profiles.entries(profiles_dir).values():
-        profile = profiles.find(entry.name, profiles_dir)
+        row: dict[str, Any] = {"name": entry.name, "from": "built in" if entry.built_in else "yours"}
+        try:
+            profile = profiles.find(entry.name, profiles_dir)
+        except LauncherError as error:
+            # The others can be served all the same.
+            found.append(
+                row | {"verified": False, "misfits": ["the file is wrong"], "summary": "", "problem": str(error)}
+            )
+            continue
         found.append(
-            {
-                "name": profile.name,
+            row
+            | {
                 "verified": profile.verified != "no",
-                "from": "built in" if entry.built_in else "yours",
                 "misfits": [
                     *machine.misfits(profile, here),
                     *filter(None, [vllm and software.out_of_range(vllm, profile)]),
                 ],
                 "summary": profile.summary,
+                "problem": "",
             }
         )
+    wrong = ProfileError.exit_code if any(row["problem"] for row in found) else 0
     if as_json:
         click.echo(json.dumps({"profiles": found, "problems": list(here.problems)}, indent=2))
-        return
+        sys.exit(wrong)
     rows = [
         (row["name"], "yes" if row["verified"] else "no", row["from"], f"no: {'; '.join(row['misfits'])}" if row["misfits"] else "yes",
-         row["summary"])
+         " ".join(row["problem"].split()) or row["summary"])
         for row in found
     ]  # fmt: skip
     click.echo(table([("NAME", "VERIFIED", "FROM", "FITS HERE", "SUMMARY"), *rows]))
     for problem in here.problems:
         click.echo(f"note: {problem}", err=True)
+    sys.exit(wrong)
 
 
 @profiles_group.command("show")

@@ -22,8 +22,9 @@ def demo(profile: str, profiles_dir: Path | None, vllm: str) -> None:
     """Serve with the 2-bit head and with the stock head, compare texts and acceptance."""
     from launcher import demo as demonstration
     from launcher import profiles
+    from launcher.secrets import resolve
 
-    sys.exit(demonstration.run(profiles.find(profile, profiles_dir), profiles_dir, vllm, os.environ))
+    sys.exit(demonstration.run(profiles.find(profile, profiles_dir), profiles_dir, vllm, resolve(os.environ)))
 
 
 @click.command()
@@ -52,6 +53,7 @@ def compare(
     from launcher import compare as comparing
     from launcher import plan, profiles
     from launcher.options import Options
+    from launcher.secrets import resolve
     from radiance.settings import Mode
 
     names = {mode.name.lower(): mode for mode in Mode}
@@ -60,14 +62,15 @@ def compare(
         raise UsageProblem(f"--modes takes some of {', '.join(names)}, separated by commas, not {modes!r}")
     if any(text.startswith("fast_draft") for text in sets):
         raise UsageProblem("--set fast_draft would be the same in every mode; choose with --modes")
-    settled = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), os.environ).settled.profile
+    environ = resolve(os.environ)
+    settled = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), environ).settled.profile
     if settled.speculative is None:
         raise UsageProblem(f"profile {profile!r} does not speculate: there is no draft head to compare")
     options = ["--vllm", vllm, *(word for text in sets for word in ("--set", text))]
     if profiles_dir:
         options += ["--profiles-dir", str(profiles_dir)]
     asked = comparing.Asked(tuple(names[word] for word in words), prompts, max_tokens, at_once, repeat)
-    trials = comparing.run(settled, options, asked, os.environ, lambda line: click.echo(line, err=True))
+    trials = comparing.run(settled, options, asked, environ, lambda line: click.echo(line, err=True))
     click.echo(comparing.to_json(settled, asked, trials) if as_json else comparing.to_text(trials))
     for fault in (found := comparing.faults(trials)):
         click.echo(f"FAILED: {fault}", err=True)

@@ -85,7 +85,7 @@ def doctor(profile: str | None, profiles_dir: Path | None, sets: tuple[str, ...]
     """
     from dataclasses import asdict
 
-    from launcher import checks, plan, profiles, surroundings
+    from launcher import checks, fetchahead, plan, profiles, surroundings
     from launcher.options import Options
     from launcher.secrets import resolve
 
@@ -95,7 +95,7 @@ def doctor(profile: str | None, profiles_dir: Path | None, sets: tuple[str, ...]
     if profile is not None:
         planned = plan.build(profiles.stack(profile, profiles_dir), Options(sets=sets), os.environ)
     environ = planned.environment(os.environ) if planned else dict(os.environ)
-    quiet = offline or bool(os.environ.get("HF_HUB_OFFLINE"))
+    quiet = offline or fetchahead.offline(environ)
     around = surroundings.look(environ, list(planned.repositories) if planned else [], ask_hub=not quiet)
     found = checks.run(around, planned)
     failed = [finding for finding in found if finding.verdict is checks.Verdict.FAIL]

@@ -28,6 +28,10 @@ def test_a_made_file_is_as_the_code_makes_it(path: Any, text: str) -> None:
     assert path.read_text() == text, "run `make docs`"
 
 
+def test_the_checks_know_the_same_names_of_secrets_as_the_launcher() -> None:
+    assert f'"(?i){generate.SECRET}"' in (helm.CHART / "templates/_checks.tpl").read_text()
+
+
 def test_values_yaml_says_what_the_model_says() -> None:
     assert yaml.safe_load((helm.CHART / "values.yaml").read_text()) == ChartValues().model_dump(
         mode="json", by_alias=True

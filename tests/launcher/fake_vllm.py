@@ -61,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         while there("deaf"):
             time.sleep(0.05)
+        if self._refused():
+            return
         if self.path == "/health":
             self._answer(200, b"")
         elif self.path == "/v1/models":
@@ -72,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._refused():
+            return None
         with (NOTES / "requests.jsonl").open("a") as file:
             file.write(json.dumps(body) + "\n")
         if "broken" in WORDS:
@@ -87,6 +91,14 @@ class Handler(BaseHTTPRequestHandler):
         if "die" in WORDS:
             os._exit(int(WORDS["die"]))
         return None
+
+    def _refused(self) -> bool:
+        """As vLLM: a key for all of /v1, none for the rest."""
+        key = os.environ.get("VLLM_API_KEY")
+        if not key or not self.path.startswith("/v1") or self.headers.get("Authorization") == f"Bearer {key}":
+            return False
+        self._answer(401, b"")
+        return True
 
     def _metrics(self) -> str:
         where = 'engine="0",model_name="fake"'

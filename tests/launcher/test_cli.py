@@ -29,6 +29,20 @@ def test_profiles_list_shows_what_is_verified() -> None:
     assert rows["qwen3.8-27b-mtp"] == "no"
 
 
+def test_profiles_list_shows_the_rest_beside_a_wrong_file(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(profile_text(tmp_path, bogus=1))
+    result = run("profiles", "list", "--profiles-dir", str(tmp_path))
+    assert result.exit_code == 65
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert "'bogus' is not a key" in rows["tiny"]
+    assert "yes" in rows["smollm2-cpu"]
+    result = run("profiles", "list", "--json", "--profiles-dir", str(tmp_path))
+    assert result.exit_code == 65
+    problems = {row["name"]: row["problem"] for row in json.loads(result.stdout)["profiles"]}
+    assert "'bogus'" in problems.pop("tiny")
+    assert set(problems.values()) == {""}
+
+
 def test_profiles_show_fills_in_defaults() -> None:
     shown = json.loads(run("profiles", "show", "qwen3.8-27b-mtp").stdout)
     assert shown["model"]["id"] == "Qwen/Qwen3.8-27B"

@@ -68,6 +68,14 @@ def test_own_prompts_and_modes(compared: Compare, tmp_path: Path) -> None:
     assert all(request["max_tokens"] == 5 for request in chats)
 
 
+def test_a_key_in_a_file_is_sent(compared: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("sk-0123456789\n")
+    monkeypatch.setenv("VLLM_API_KEY_FILE", str(tmp_path / "key"))
+    done = compared("--modes", "on")
+    assert done.returncode == 0, done.stderr
+    assert "sk-0123456789" not in done.stdout + done.stderr
+
+
 def test_figures_that_may_not_be_believed_are_exit_1(compared: Compare) -> None:
     done = compared("--modes", "off,on", fake="drafts=1")
     assert done.returncode == 1

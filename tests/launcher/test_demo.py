@@ -39,6 +39,15 @@ def test_it_compares_both_heads_and_exits_0(demo: Demo) -> None:
     assert "make serve PROFILE=tiny" in done.stdout
 
 
+def test_a_key_in_a_file_is_sent(demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("sk-0123456789\n")
+    monkeypatch.setenv("VLLM_API_KEY", "")
+    monkeypatch.setenv("VLLM_API_KEY_FILE", str(tmp_path / "key"))
+    done = demo()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sk-0123456789" not in done.stdout + done.stderr
+
+
 def test_a_head_that_is_not_active_fails_it(demo: Demo) -> None:
     done = demo("head=declined")
     assert done.returncode == 1

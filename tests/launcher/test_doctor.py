@@ -287,6 +287,26 @@ def test_the_real_hub_client_asks_with_the_token(tmp_path: Path) -> None:
             assert token not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("inherited", "of_profile", "asked"), [("0", None, True), ("1", None, False), ("", "1", False), ("0", "1", True)]
+)
+def test_the_hub_is_asked_where_serve_would_ask_it(
+    tmp_path: Path, inherited: str, of_profile: str | None, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"HF_HUB_OFFLINE": of_profile} if of_profile else {}
+    (tmp_path / "tiny.yaml").write_text(profile_text(tmp_path, model={"id": "tiny/model"}, env=env))
+    monkeypatch.setenv("HF_HUB_OFFLINE", inherited)
+    wanted = []
+
+    def look(environ: Any, repositories: Any, ask_hub: bool) -> Surroundings:
+        wanted.append(ask_hub)
+        return GOOD
+
+    monkeypatch.setattr(surroundings, "look", look)
+    CliRunner().invoke(main, ["doctor", "--profile", "tiny", "--profiles-dir", str(tmp_path)])
+    assert wanted == [asked]
+
+
 def test_the_list_knows_the_vllm_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "installed", lambda: "0.25.0")
     (row,) = [

@@ -12,7 +12,18 @@ from launcher.errors import SettingsConflict
 from launcher.secrets import Redactor, looks_secret, resolve, warning
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "my_api_key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "VLLM_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "my_api_key",
+        "MYSQL_PASSWD",
+        "GIT_CREDENTIALS",
+    ],
+)
 def test_names_of_secrets(name: str) -> None:
     assert looks_secret(name)
 
@@ -65,6 +76,22 @@ def test_the_redactor_takes_values_of_secret_names_only() -> None:
     assert redact(json.dumps({"t": value})) == '{"t": "***"}'
     assert redact(f"GET /?t={quote(value)}&x=1") == "GET /?t=***&x=1"
     assert redact("/run/secrets/hf true visible-value") == "/run/secrets/hf true visible-value"
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "HF_ENDPOINT"])
+def test_the_user_of_a_url_is_hidden_its_host_is_not(name: str) -> None:
+    redact = Redactor({name: "http://eva:p%40ss-word@proxy.example:3128", "PLAIN": "http://proxy.example:3128"})
+    said = "via http://eva:p%40ss-word@proxy.example:3128: p@ss-word was refused, p%40ss-word too"
+    assert redact(said) == "via http://***@proxy.example:3128: *** was refused, *** too"
+
+
+def test_an_api_key_that_is_too_short_to_be_hidden_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k1234\n")
+    for environ, path in (({"VLLM_API_KEY": "k1234"}, None), ({}, tmp_path / "key")):
+        with pytest.raises(SettingsConflict, match="VLLM_API_KEY") as raised:
+            resolve(environ, path)
+        assert "k1234" not in str(raised.value)
+    assert resolve({"VLLM_API_KEY": "k12345"})["VLLM_API_KEY"] == "k12345"
 
 
 def test_a_secret_that_begins_like_another_is_taken_whole() -> None:
