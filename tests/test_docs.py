@@ -15,6 +15,8 @@ import yaml
 
 from launcher import profiles
 from launcher.cli import main
+from launcher.options import Options
+from launcher.owned import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PATTERNS = ("*.md", ".github/*.md", "docs/*.md", "helm/*.md", "tests/**/README.md")
@@ -51,6 +53,20 @@ def parse(words: list[str]) -> None:
         assert found
         assert child
         name, command, above = found, child, context
+
+
+def test_docker_waits_longer_for_a_gpu_server_than_the_launcher_does() -> None:
+    """Docker kills after 10 s; a running request then ends in the middle."""
+    lines = [line for page in PAGES for line in blocks(page) if line.startswith("docker run") and "--shm-size" in line]
+    assert len(lines) >= 3
+    for line in lines:
+        words = line.split()
+        assert int(words[words.index("--stop-timeout") + 1]) >= Options().grace_seconds + 15, line
+
+
+def test_the_runbook_names_fields_where_args_are_refused() -> None:
+    text = (ROOT / "docs/operations.md").read_text()
+    assert not [flag for flag in FIELDS if "-" in flag and f"`{flag}`" in text]
 
 
 @pytest.mark.parametrize("name", reference.PAGES)

@@ -32,6 +32,12 @@ def test_the_checks_know_the_same_names_of_secrets_as_the_launcher() -> None:
     assert f'"(?i){generate.SECRET}"' in (helm.CHART / "templates/_checks.tpl").read_text()
 
 
+def test_the_manual_computes_the_grace_of_a_pod_as_the_chart_does() -> None:
+    text = (helm.ROOT / "docs/operations.md").read_text()
+    slack = ChartValues().drain.slack_seconds
+    assert f"terminationGracePeriodSeconds >= preStop + drain-delay-seconds + grace-seconds + {slack}\n" in text
+
+
 def test_values_yaml_says_what_the_model_says() -> None:
     assert yaml.safe_load((helm.CHART / "values.yaml").read_text()) == ChartValues().model_dump(
         mode="json", by_alias=True

@@ -16,7 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import processes
-from tests.processes import free_port
+from tests.processes import free_port, until
 
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
@@ -138,11 +138,25 @@ def _use(process: subprocess.Popen[bytes], api: str, exporter: str) -> Run:
             )
             answer.raise_for_status()
             run.tokens.append(answer.json()["choices"][0]["token_ids"])
-        time.sleep(2.5)  # the worker writes its state once a second, vLLM its counters with the next step's output
+        _settle(http, exporter)
         run.metrics = list(text_string_to_metric_families(http.get(f"{exporter}/metrics").text))
         run.engine = list(text_string_to_metric_families(http.get(f"{api}/metrics").text))
         run.status = json.loads(http.get(f"{exporter}/status").text)
     return run
+
+
+def _settle(http: httpx.Client, exporter: str) -> None:
+    """Until every worker (stock vLLM has none of ours) has written its state a second after the last answer: then its counters
+    have all of it, and vLLM's too, which come with the next step's output."""
+    since = time.time() + 1
+
+    def written() -> bool:
+        families = text_string_to_metric_families(http.get(f"{exporter}/metrics").text)
+        samples = [sample for family in families for sample in family.samples]
+        beats = [s.value for s in samples if s.name == "radiance_worker_heartbeat_timestamp_seconds"]
+        return time.time() > since and all(beat > since for beat in beats)
+
+    until(written, "every worker has written its state since the last answer")
 
 
 def _ready(http: httpx.Client, exporter: str) -> bool:

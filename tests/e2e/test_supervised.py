@@ -152,7 +152,7 @@ def test_acceptance_under_the_floor_falls_back_to_the_stock_head(server: Server)
     assert found["fast_draft"]["fell_back"]
     assert found["engine"]["exits"]["fallback"] == 1
     assert "acceptance stayed under 1.0" in found["engine"]["last_exit"]
-    metrics = text_string_to_metric_families(httpx.get(f"{server.exporter}/metrics", trust_env=False).text)
+    metrics = text_string_to_metric_families(httpx.get(f"{server.exporter}/metrics", trust_env=False, timeout=30).text)
     values = {(s.name, s.labels.get("phase")): s.value for family in metrics for s in family.samples}
     assert values["radiance_fallback_active", None] == 1
     assert values["radiance_launcher_phase", "degraded"] == 1
@@ -197,7 +197,7 @@ def test_a_stream_that_runs_when_sigterm_comes_loses_no_token(server: Server) ->
             if not drained and len(begun) >= 8:
                 server.process.send_signal(signal.SIGTERM)
                 until(lambda: server.status()["phase"] == "draining", "it drains")
-                assert httpx.get(f"{server.exporter}/readyz", trust_env=False).status_code == 503
+                assert httpx.get(f"{server.exporter}/readyz", trust_env=False, timeout=30).status_code == 503
                 drained.append(len(begun))
     assert drained[0] < STREAMED // 2, "the signal came early enough"
     assert begun == undisturbed

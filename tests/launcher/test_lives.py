@@ -144,7 +144,7 @@ def test_a_stop_during_the_pause_before_a_restart_is_clean(serve: Serve) -> None
 
 @pytest.mark.parametrize("how", ["wedged", "deaf"])
 def test_a_wedged_vllm_is_ended_and_started_again(serve: Serve, how: str) -> None:
-    served = serve(*FAST, "--wedge-seconds", "1", "--grace-seconds", "1")
+    served = serve(*FAST, "--wedge-seconds", "5", "--grace-seconds", "1")
     served.wait_ready()
     flag = served.notes / how
     flag.touch()
@@ -156,7 +156,7 @@ def test_a_wedged_vllm_is_ended_and_started_again(serve: Serve, how: str) -> Non
 
 
 def test_a_wedged_vllm_may_be_reported_only(serve: Serve) -> None:
-    served = serve("--wedge-seconds", "1", "--on-wedge", "report")
+    served = serve("--wedge-seconds", "5", "--on-wedge", "report")
     served.wait_ready()
     (served.notes / "wedged").touch()
 
@@ -209,7 +209,7 @@ def test_a_fall_back_that_cannot_be_is_a_usage_error(serve: Serve, change: dict[
 
 def test_while_it_drains_it_is_not_ready_and_still_serves(serve: Serve) -> None:
     """The drain delay is for load balancers: they may send requests until they have seen /readyz."""
-    served = serve("--drain-delay-seconds", "2")
+    served = serve("--drain-delay-seconds", "8")
     served.wait_ready()
     served.process.send_signal(signal.SIGTERM)
     served.wait_phase("draining")
@@ -239,7 +239,7 @@ def test_two_signals_at_once_are_two(serve: Serve) -> None:
 
 
 def test_a_stop_during_a_fall_back_is_clean(serve: Serve) -> None:
-    options = ["--fallback-after-seconds", "1", "--drain-delay-seconds", "2"]
+    options = ["--fallback-after-seconds", "1", "--drain-delay-seconds", "10"]
     served = serve(*options, fake="drafts=1000", expected={"acceptance_per_draft_min": 2.5})
     served.wait_ready()
     until(lambda: served.status()["phase"] == "draining" or not ask(served), "it begins to fall back")

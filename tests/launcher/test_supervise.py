@@ -159,7 +159,7 @@ def test_the_startup_budget_ends_a_start_that_never_gets_ready(serve: Serve) -> 
 
 
 def test_a_server_that_fails_its_first_request_never_becomes_ready(serve: Serve) -> None:
-    served = serve(fake="broken", startup_budget_seconds=4)
+    served = serve(fake="broken", startup_budget_seconds=12)
     assert served.process.wait(PATIENCE) == 124
     assert "phase warming" in served.log
 
