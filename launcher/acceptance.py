@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 PREFIX = "vllm:spec_decode_"
+#: fewer say little: a mean over them is not compared with anything. RadianceAcceptanceCollapsed uses the same number
+ENOUGH_DRAFTS = 200
 Sample = tuple[str, Mapping[str, str], float]
 
 
@@ -102,7 +104,7 @@ class Stall:
 class Floor:
     """Has acceptance stayed under a floor? Looked at in pieces of `drafts` drafts, so that a few unlucky ones decide nothing."""
 
-    def __init__(self, floor: float, seconds: float, drafts: int = 200) -> None:
+    def __init__(self, floor: float, seconds: float, drafts: int = ENOUGH_DRAFTS) -> None:
         self._floor, self._seconds, self._drafts = floor, seconds, drafts
         self._begin: tuple[float, Acceptance] | None = None
         #: since when every piece was under it

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher import smollm2, trial
+from launcher.acceptance import ENOUGH_DRAFTS
 from launcher.profiles import Profile
 from launcher.trial import Trial, Work
 from radiance.settings import Mode
 
-ENOUGH_DRAFTS = 200
 PROMPTS = (
     "What is the capital of France, and what is it known for?",
     "Explain in a few sentences why the sky is blue.",

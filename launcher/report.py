@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from launcher.acceptance import ENOUGH_DRAFTS
 from launcher.engine import Engine, Exit
 from launcher.exporter import versions
 
@@ -100,7 +101,7 @@ def text(found: dict[str, Any]) -> str:
         if worker["problem"]:
             rows.append(("worker", f"{where}: {worker['problem']}"))
         rows += [("head", f"{where} {_head(head)}") for head in worker["heads"]]
-    rows.append(("accepted", _accepted(found["acceptance"])))
+    rows.append(("accepted", accepted(found["acceptance"])))
     rows += [("error", error) for error in found["status_file_errors"]]
     rows += [("note", note) for note in found["notes"]]
     return "\n".join(f"{name:<9} {value}" for name, value in rows)
@@ -124,11 +125,16 @@ def _head(head: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _accepted(found: dict[str, Any]) -> str:
+def accepted(found: dict[str, Any]) -> str:
+    """One line of /status' `acceptance`."""
     if not found["available"]:
         return str(found["reason"])
     mean, floor = found["acceptance_per_draft"], found["expected_min"]
     if mean is None:
         return "no draft yet"
     text = f"{mean:.2f} tokens per draft over {found['drafts']} drafts"
-    return text if floor is None else f"{text}, {'BELOW' if mean < floor else 'at least'} the profile's {floor}"
+    if floor is None:
+        return text
+    if found["drafts"] < ENOUGH_DRAFTS:
+        return f"{text}, too few to compare with the profile's {floor}"
+    return f"{text}, {'BELOW' if mean < floor else 'at least'} the profile's {floor}"

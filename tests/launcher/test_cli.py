@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from serving import ROOT, profile_text
 
+from launcher import report
 from launcher.cli import main
 from tests.processes import free_port
 
@@ -266,9 +267,15 @@ def test_status_is_one_screen_or_all_of_it(serve) -> None:  # type: ignore[no-un
     assert "phase     ready, ready" in lines
     assert "draft     mode on, ok: rank 0 lm_head: active" in lines
     assert "head      rank 0 lm_head: ACTIVE (fake), 0 calls" in lines
-    assert "accepted  2.00 tokens per draft over 20 drafts, BELOW the profile's 2.5" in lines
+    assert "accepted  2.00 tokens per draft over 20 drafts, too few to compare with the profile's 2.5" in lines
     everything = command("status", "--json", "--port", str(served.metrics_port))
     assert json.loads(everything.stdout)["acceptance"]["drafts"] == 20
+
+
+@pytest.mark.parametrize(("drafts", "said"), [(199, "too few to compare with"), (200, "BELOW")])
+def test_status_judges_acceptance_from_enough_drafts_on(drafts: int, said: str) -> None:
+    found = {"available": True, "drafts": drafts, "acceptance_per_draft": 2.0, "expected_min": 2.5}
+    assert report.accepted(found) == f"2.00 tokens per draft over {drafts} drafts, {said} the profile's 2.5"
 
 
 def test_status_of_a_server_that_is_not_ready_is_1_and_says_why(serve) -> None:  # type: ignore[no-untyped-def]
