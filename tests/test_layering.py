@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -21,6 +22,8 @@ ONLY_IN = {
     "prometheus_client": {"launcher/exporter.py", "launcher/acceptance.py", "launcher/probe.py"},
     "torch": {"radiance/"},
 }
+#: package -> the module it brings, where the names differ
+MODULE_OF = {"PyYAML": "yaml", "nvidia-ml-py": "pynvml", "python-json-logger": "pythonjsonlogger"}
 #: run as `python -m radiance.<verb>`; they may import any of radiance, nothing imports them
 VERBS = {"smollm2", "bench", "accuracy", "tune"}
 
@@ -84,6 +87,18 @@ def test_imports_point_the_right_way(path: Path) -> None:
             assert name.split(".")[1] in {"settings", "status", "errors", "seams", "__version__"}, (
                 f"{place} imports {name}"
             )
+
+
+def test_the_launcher_declares_what_it_imports_and_nothing_else() -> None:
+    """By an import, or by a dotted name in a string (logging's dictConfig). amdsmi must be that of ROCm's own tree."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    modules = {MODULE_OF.get(name, name) for name in (re.split(r"[^\w-]", line)[0] for line in declared)}
+    files = list(ROOT.glob("launcher/**/*.py"))
+    imported = {name.split(".")[0] for path in files for name in imports(path)}
+    foreign = imported - set(sys.stdlib_module_names) - {"launcher", "radiance", "amdsmi"}
+    assert foreign <= modules, "declare it in pyproject.toml"
+    text = "".join(path.read_text() for path in files)
+    assert not {name for name in modules - foreign if f'"{name}.' not in text}, "declared, but not used"
 
 
 def test_every_module_of_radiance_has_its_place_in_the_picture() -> None:
