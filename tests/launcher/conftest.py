@@ -13,6 +13,7 @@ import pytest
 from figures import Upstream, serving_engine, serving_upstream
 from serving import ROOT, Served, profile_text
 
+from launcher import profiles
 from launcher.engine import Engine
 from tests import processes
 
@@ -25,6 +26,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Any:
+    def make(**change: Any) -> profiles.Profile:
+        path = tmp_path / "tiny.yaml"
+        path.write_text(profile_text(Path("/models/tiny"), **change))
+        return profiles.read(path)
+
+    return make
 
 
 @pytest.fixture
