@@ -70,8 +70,9 @@ class Redactor:
     def __init__(self, environ: Mapping[str, str]) -> None:
         values = {value for name, value in environ.items() if _is_value(name)}
         for users in USERINFO.findall("\n".join(environ.values())):
-            password = users.partition(":")[2]
-            values |= {users, password, unquote(password)}
+            _, colon, password = users.partition(":")
+            # A name alone may be a token, but "ubuntu" must not vanish from every line: only where it is a user.
+            values |= {users, password, unquote(password)} if colon else {f"{users}@"}
         values = {value for value in values if len(value) >= SHORTEST}
         forms = {form for value in values for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))}
         longest_first = sorted(forms, key=len, reverse=True)

@@ -85,6 +85,11 @@ def test_the_user_of_a_url_is_hidden_its_host_is_not(name: str) -> None:
     assert redact(said) == "via http://***@proxy.example:3128: *** was refused, *** too"
 
 
+def test_a_user_without_a_password_is_hidden_in_its_url_alone() -> None:
+    redact = Redactor({"INDEX": "https://ubuntu@files.example/simple"})
+    assert redact("ubuntu 24.04: https://ubuntu@files.example") == "ubuntu 24.04: https://***files.example"
+
+
 def test_an_api_key_that_is_too_short_to_be_hidden_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("k1234\n")
     for environ, path in (({"VLLM_API_KEY": "k1234"}, None), ({}, tmp_path / "key")):
