@@ -33,12 +33,17 @@ COMPONENT = "app.kubernetes.io/component"
 NOT_FOR_PODMAN = ("ports", "startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "terminationMessagePath")
 
 
+class PodmanFailed(Exception):
+    """What podman said, too."""
+
+
 def podman(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     settings = os.environ | {"CONTAINERS_CONF": os.environ.get("CONTAINERS_CONF", str(CONTAINERS))}
     command = ["podman", *map(str, arguments)]
-    return subprocess.run(
-        command, env=settings, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=check
-    )
+    done = subprocess.run(command, env=settings, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if check and done.returncode:
+        raise PodmanFailed(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}")
+    return done
 
 
 @dataclass
@@ -162,8 +167,8 @@ def kubelet(cluster: Cluster, folder: Path, *, real: bool = False) -> Iterator[K
         while not stop.wait(0.3):
             try:
                 found.once()
-            except (httpx.HTTPError, subprocess.CalledProcessError, KeyError) as error:
-                found.errors.append(f"{error!r} {getattr(error, 'stdout', '')}")
+            except (httpx.HTTPError, PodmanFailed, KeyError) as error:
+                found.errors.append(repr(error))
 
     thread = threading.Thread(target=loop, name="kubelet", daemon=True)
     thread.start()
