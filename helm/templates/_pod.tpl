@@ -66,7 +66,8 @@ spec:
     - name: wait-for-leader
       {{- include "radiance.container" $root | nindent 6 }}
       command: [python3, /etc/radiance/scripts/wait.py]
-      args: [$(LWS_LEADER_ADDRESS), {{ $v.ports.metrics | quote }}, {{ $facts.budget | quote }}]
+      # As long as the leader's own start may take, its download included: a restart of this container would restart the group.
+      args: [$(LWS_LEADER_ADDRESS), {{ $v.ports.metrics | quote }}, {{ include "radiance.progressSeconds" $root | quote }}]
     {{- end }}
     {{- with $v.initContainers }}
     {{- toYaml . | nindent 4 }}

@@ -37,21 +37,28 @@ in .Values.profiles may extend them or each other, by the launcher's rules (laun
       {{- fail (printf "profiles.%s.extends goes in a ring: %s" .name (append $above $own.extends | join " -> ")) -}}
     {{- end -}}
     {{- $base := include "radiance.resolve" (dict "name" $own.extends "mine" $mine "catalogue" .catalogue "above" $above) | fromJson -}}
-    {{- range $section := list "model" "drafter" "tokenizer" -}}
-      {{- $new := get $own $section | default dict -}}
-      {{- if or (hasKey $new "id") (hasKey $new "path") (hasKey $new "embedded") (hasKey $new "same_as_model") -}}
-        {{- $_ := unset $base $section -}}
-      {{- end -}}
-    {{- end -}}
-    {{- mergeOverwrite $base $own | toJson -}}
+    {{- include "radiance.over" (dict "base" $base "own" $own) -}}
   {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* "own" laid over "base", as JSON: a new source of a model, drafter or tokenizer takes the place of the old one. */}}
+{{- define "radiance.over" -}}
+{{- $base := .base -}}
+{{- $own := .own -}}
+{{- range $section := list "model" "drafter" "tokenizer" -}}
+  {{- $new := get $own $section | default dict -}}
+  {{- if or (hasKey $new "id") (hasKey $new "path") (hasKey $new "embedded") (hasKey $new "same_as_model") -}}
+    {{- $_ := unset $base $section -}}
+  {{- end -}}
+{{- end -}}
+{{- mergeOverwrite $base $own | toJson -}}
 {{- end -}}
 
 {{/* What templates need to know of the profile, as JSON: kind, gpus (of a pod), ranks, budget, hub, embedded. */}}
 {{- define "radiance.facts" -}}
 {{- $file := include "radiance.profile" . | fromJson -}}
-{{- $profile := mergeOverwrite (deepCopy $file) .Values.overrides -}}
+{{- $profile := include "radiance.over" (dict "base" (deepCopy $file) "own" .Values.overrides) | fromJson -}}
 {{- $ranks := 1 -}}
 {{- range $field := list "tensor_parallel_size" "pipeline_parallel_size" "data_parallel_size" -}}
   {{- $ranks = mul $ranks (get $profile $field | default 1 | int) -}}

@@ -53,6 +53,17 @@ def test_whatever_comes_from_the_hub_is_fetched_before(section: str) -> None:
     assert pod({"profile": "mine", "profiles": {"mine": hub}})["initContainers"][0]["args"][0] == "fetch"
 
 
+def test_an_override_of_the_model_takes_the_place_of_the_old_one() -> None:
+    """A folder instead of a repository: nothing is left to fetch, and offline needs no volume with the old one."""
+    profile = {
+        "schema_version": 1, "name": "mine", "summary": "s", "served_name": "m", "model": {"id": "a/b"},
+        "startup_budget_seconds": 600,
+    }  # fmt: skip
+    values = {"profile": "mine", "profiles": {"mine": profile}, "overrides": {"model": {"path": "/models/x"}}}
+    assert not pod(values).get("initContainers")
+    assert not pod({**values, "offline": True}).get("initContainers")
+
+
 def test_an_override_reaches_launcher_fetcher_and_probe() -> None:
     spec = pod(
         {
