@@ -15,8 +15,9 @@ import urllib.request
 API, LAUNCHER = os.environ["API"], os.environ["LAUNCHER"]
 KEY = os.environ.get("VLLM_API_KEY")
 PROMPTS = ("The capital of France is", "One, two, three, four,", "Water boils at", "The sun rises in the")
-#: fewer drafts say nothing about a mean
-ENOUGH_DRAFTS = 10
+#: fewer drafts say nothing about a mean: the number of the alert and of `radiance status`. A fresh server has about 70: its
+#: sampled warm-up and the ends of short completions, where drafts are cut off, pull it below any floor.
+ENOUGH_DRAFTS = 200
 
 
 def get(url, body=None):

@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
     "/metrics": 'radiance_ready 1.0\nradiance_vllm_scrape_success 1.0\nradiance_build_info{version="1 2"} 1.0\n',
     "/status": {
         "fast_draft": {"ok": True, "mode": "on", "reason": "active"},
-        "acceptance": {"available": True, "acceptance_per_draft": 2.9, "expected_min": 2.5, "drafts": 60},
+        "acceptance": {"available": True, "acceptance_per_draft": 2.9, "expected_min": 2.5, "drafts": 600},
     },
 }
 STREAM = 'data: {"choices": [{"text": " Pa"}]}\n\ndata: {"choices": [{"text": "ris"}]}\n\ndata: [DONE]\n\n'
@@ -133,7 +133,7 @@ def test_the_key_of_the_api_is_sent(given: dict[str, str], code: int) -> None:
 
 def test_too_few_drafts_say_nothing() -> None:
     few = changed(
-        "/status", lambda s: {**s, "acceptance": {**s["acceptance"], "acceptance_per_draft": 0.0, "drafts": 3}}
+        "/status", lambda s: {**s, "acceptance": {**s["acceptance"], "acceptance_per_draft": 0.0, "drafts": 150}}
     )
     with serving(few) as url:
         assert smoke("head", url).returncode == 0
