@@ -53,6 +53,8 @@ class Run:
     status: dict[str, Any] = field(default_factory=dict)
     metrics: list[Any] = field(default_factory=list)
     engine: list[Any] = field(default_factory=list)
+    #: vLLM's metrics after the warm-up, whose second half is sampled, and before the first prompt
+    warm: list[Any] = field(default_factory=list)
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of the launcher's samples of that name whose labels include these."""
@@ -63,11 +65,16 @@ class Run:
 
     @property
     def accepted(self) -> int:
-        return int(self.vllm("vllm:spec_decode_num_accepted_tokens_total"))
+        """Accepted tokens of the prompts."""
+        return self._of_prompts("vllm:spec_decode_num_accepted_tokens_total")
 
     @property
     def drafts(self) -> int:
-        return int(self.vllm("vllm:spec_decode_num_drafts_total"))
+        """Drafts of the prompts."""
+        return self._of_prompts("vllm:spec_decode_num_drafts_total")
+
+    def _of_prompts(self, name: str) -> int:
+        return int(_sum(self.engine, name, {}) - _sum(self.warm, name, {}))
 
 
 def _sum(families: list[Any], name: str, labels: dict[str, str]) -> float:
@@ -125,6 +132,8 @@ def _use(process: subprocess.Popen[bytes], api: str, exporter: str) -> Run:
                 return Run(-1, "")
             time.sleep(0.5)
         run = Run(0, "")
+        _settle(http, exporter)
+        run.warm = list(text_string_to_metric_families(http.get(f"{api}/metrics").text))
         for prompt in PROMPTS:
             answer = http.post(
                 f"{api}/v1/completions",
