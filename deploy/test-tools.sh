@@ -15,6 +15,7 @@ declare -A package=(
   [iptables]=iptables
   [catatonit]=catatonit
   [mmdebstrap]=mmdebstrap
+  [newuidmap]=uidmap
 )
 packages=()
 for program in "${!package[@]}"; do
