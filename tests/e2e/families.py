@@ -9,6 +9,8 @@ import os
 import sys
 from typing import Any
 
+from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, runner
+
 FAMILIES = {
     "eagle": {"method": "eagle", "model": "eagle/draft", "num_speculative_tokens": 3},
     "dflash": {"method": "dflash", "model": "dflash/draft", "num_speculative_tokens": 3},
@@ -18,26 +20,20 @@ FAMILIES = {
 
 def main(folder: str) -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
-    from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
-    counted: list[tuple[int, int]] = []
-    observe = SpecDecodingStats.observe_draft
-
-    def observe_draft(self: Any, num_draft_tokens: int, num_accepted_tokens: int, *more: Any, **also: Any) -> None:
-        counted.append((num_draft_tokens, num_accepted_tokens))
-        observe(self, num_draft_tokens, num_accepted_tokens, *more, **also)
-
-    SpecDecodingStats.observe_draft = observe_draft
+    counted = counted_drafts()
     seen: dict[str, Any] = {}
     engines = []  # one that is collected takes vLLM's process groups along
     for family, speculative in FAMILIES.items():
         llm = LLM(
-            f"{folder}/eagle/target", enforce_eager=True, max_model_len=512, kv_cache_memory_bytes=1 << 27, max_num_seqs=4,
-            enable_prefix_caching=False, distributed_executor_backend="uni", skip_tokenizer_init=True, disable_log_stats=False,
+            f"{folder}/eagle/target",
+            distributed_executor_backend="uni",
+            skip_tokenizer_init=True,
             speculative_config={**speculative, "model": f"{folder}/{speculative['model']}"},
-        )  # fmt: skip
+            **SMALL,
+        )
         engines.append(llm)
-        drafter = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+        drafter = runner(llm).drafter
         ours = drafter.model.lm_head
 
         def serve(engine: Any) -> dict[str, Any]:
@@ -64,12 +60,5 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ |= {
-        "RADIANCE_FAST_DRAFT": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    os.environ |= {**ONE_PROCESS, "RADIANCE_FAST_DRAFT": "1"}
     main(sys.argv[1])

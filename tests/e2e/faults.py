@@ -12,6 +12,8 @@ import os
 import sys
 from typing import Any
 
+from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, runner
+
 SPECULATIVE = {"method": "mtp", "num_speculative_tokens": 3}
 PROMPTS = ["def main():", "import os\n", "class Foo:", "for i in range("]
 
@@ -19,33 +21,15 @@ PROMPTS = ["def main():", "import os\n", "class Foo:", "for i in range("]
 def engine(folder: str) -> Any:
     from vllm import LLM
 
-    return LLM(
-        model=folder,
-        enforce_eager=True,
-        max_model_len=512,
-        kv_cache_memory_bytes=1 << 27,
-        max_num_seqs=4,
-        enable_prefix_caching=False,
-        distributed_executor_backend="uni",
-        disable_log_stats=False,
-        speculative_config=SPECULATIVE,
-    )
+    return LLM(model=folder, distributed_executor_backend="uni", speculative_config=SPECULATIVE, **SMALL)
 
 
 def main(folder: str) -> None:
     from vllm import SamplingParams
-    from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
     from radiance.hook import worker
 
-    counted: list[tuple[int, int]] = []  # vLLM's metrics belong to the engine that was made last
-    observe = SpecDecodingStats.observe_draft
-
-    def observe_draft(self: Any, num_draft_tokens: int, num_accepted_tokens: int, *more: Any, **also: Any) -> None:
-        counted.append((num_draft_tokens, num_accepted_tokens))
-        observe(self, num_draft_tokens, num_accepted_tokens, *more, **also)
-
-    SpecDecodingStats.observe_draft = observe_draft
+    counted = counted_drafts()
 
     def serve(llm: Any) -> dict[str, Any]:
         """Tokens and accepted share of one generation, and what the plugin says of its heads."""
@@ -70,9 +54,9 @@ def main(folder: str) -> None:
         seen["first_again"] = serve(first)
         first.collective_rpc("reload_weights", kwargs={"weights_path": f"{folder}/other"})
         seen["reloaded"] = serve(first)
-        runner = first.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-        runner.drafter.model.lm_head = runner.get_model().lm_head  # somebody puts another head in the place of ours
-        runner.drafter.use_local_argmax_reduction = False
+        inside = runner(first)
+        inside.drafter.model.lm_head = inside.get_model().lm_head  # somebody puts another head in the place of ours
+        inside.drafter.use_local_argmax_reduction = False
         gc.collect()
         seen["replaced"] = serve(first)
     print("SEEN " + json.dumps(seen), flush=True)
@@ -80,11 +64,5 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ |= {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    os.environ |= ONE_PROCESS
     main(sys.argv[1])

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.engine import ENVIRONMENT, SMALL
+
 PROMPTS = ["def main():", "import os\n", "class Foo:", "for i in range("]
 
 
@@ -34,14 +36,9 @@ def main(target: str) -> None:
 
     llm = LLM(
         model=target,
-        enforce_eager=True,
-        max_model_len=512,
-        kv_cache_memory_bytes=1 << 27,
-        max_num_seqs=4,
-        enable_prefix_caching=False,
         tensor_parallel_size=2,
-        disable_log_stats=False,
         speculative_config={"method": "mtp", "num_speculative_tokens": 3},
+        **SMALL,
     )
 
     def serve() -> dict[str, Any]:
@@ -72,11 +69,8 @@ def main(target: str) -> None:
 
 if __name__ == "__main__":
     os.environ |= {
+        **ENVIRONMENT,
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a function is sent to the workers
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
     }
     main(sys.argv[1])

@@ -8,8 +8,10 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+from tests.e2e.engine import ONE_PROCESS, SMALL, runner
 
-def share(runner: Any, head: Any) -> dict[str, Any]:
+
+def share(inside: Any, head: Any) -> dict[str, Any]:
     """A drafter of three layers, each with a reference to the target's head, as vLLM shares it into MTP drafters; twice."""
     import torch
 
@@ -30,7 +32,7 @@ def share(runner: Any, head: Any) -> dict[str, Any]:
         assert worker.current is not None
         return sum(one.packed_bytes for one in worker.current.snapshot.heads)
 
-    owner = SimpleNamespace(vllm_config=runner.vllm_config, speculative_config=runner.drafter.speculative_config)
+    owner = SimpleNamespace(vllm_config=inside.vllm_config, speculative_config=inside.drafter.speculative_config)
     before, modules = packed(), []
     for _ in range(2):
         owner.model = drafter()
@@ -43,16 +45,12 @@ def main(target: str) -> None:
 
     llm = LLM(
         model=target,
-        enforce_eager=True,
-        max_model_len=512,
-        kv_cache_memory_bytes=1 << 28,
-        max_num_seqs=4,
-        enable_prefix_caching=False,
         distributed_executor_backend="uni",
         speculative_config={"method": "mtp", "num_speculative_tokens": 2},
+        **SMALL,
     )
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    served, drafter = runner.get_model(), runner.drafter.model
+    inside = runner(llm)
+    served, drafter = inside.get_model(), inside.drafter.model
     from vllm.model_executor.layers.logits_processor import LogitsProcessor
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
@@ -60,14 +58,14 @@ def main(target: str) -> None:
 
     llm.generate(["def main():"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
     ours = getattr(drafter.lm_head, "source", None)
-    shared = share(runner, served.lm_head) if ours is not None else {}
+    shared = share(inside, served.lm_head) if ours is not None else {}
     seen = {
         "target_head": type(served.lm_head).__name__,
         "drafter_head": type(drafter.lm_head).__name__,
         "same_object": drafter.lm_head is served.lm_head,
         "source_is_target_head": ours is served.lm_head,
         "same_storage": drafter.lm_head.weight.data_ptr() == served.lm_head.weight.data_ptr(),
-        "token_id_path": runner.drafter.use_local_argmax_reduction,
+        "token_id_path": inside.drafter.use_local_argmax_reduction,
         "drafter_parameters": len(list(drafter.parameters())),
         "patched": [
             f"{owner.__name__}.{name}"
@@ -87,11 +85,5 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ |= {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    os.environ |= ONE_PROCESS
     main(sys.argv[1])

@@ -22,7 +22,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     sizes = ["--hidden", "512", "--vocab", "4096"]
     for command in (
         [sys.executable, "tests/bench/pairs.py", str(folder), "--kinds", "eagle,dflash", *sizes],
-        [sys.executable, "tests/e2e/families.py", str(folder)],
+        [sys.executable, "-m", "tests.e2e.families", str(folder)],
     ):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=ROOT)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

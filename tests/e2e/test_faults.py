@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *options: str, **environment: str) -> tuple[dict[str, Any], str]:
     done = subprocess.run(
-        [sys.executable, str(HERE / "faults.py"), str(folder), *options],
+        [sys.executable, "-m", "tests.e2e.faults", str(folder), *options],
+        cwd=HERE.parents[1],
         env={**os.environ, "RADIANCE_STATE_DIR": str(folder), **environment},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e import checkpoints
 
 pytestmark = pytest.mark.e2e
-SCRIPT = Path(__file__).parent / "in_process.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def look(target: Path, **environment: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(target)],
+        [sys.executable, "-m", "tests.e2e.in_process", str(target)],
+        cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
