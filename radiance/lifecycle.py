@@ -57,6 +57,8 @@ class PackedHead:
         self.quantised: quantise.Quantised | None = None
         self._sample_ids = self._spread().to(source.weight.device)
         self._sample: torch.Tensor | None = None
+        #: of the packed copy, in host memory: a deep sleep takes the copy and the sample alike
+        self._digest = 0
         self._verified = False
         #: a graph may hold the addresses of the packed copy: it then lives as long as this head
         self._captured = False
@@ -129,6 +131,7 @@ class PackedHead:
                 self.quantised = quantise.quantise(
                     kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD, into=self.quantised
                 )
+                self._digest = self.quantised.digest()
                 if fresh:
                     self._warm()
         except UnsupportedHead as error:
@@ -159,7 +162,8 @@ class PackedHead:
         )
 
     def follow_weights(self) -> None:
-        """The weights of the engine were replaced: pack again, into the same memory, if the head is another one now.
+        """The weights of the engine were replaced: pack again, into the same memory, if the head is another one now or the
+        copy is gone.
 
         After a deep sleep all that was allocated while loading holds garbage, our constants too: they come first.
         """
@@ -167,10 +171,12 @@ class PackedHead:
         if self.vocab is not None and self._host_vocab is not None:
             self.vocab.copy_(self._host_vocab)
         rotation.refill(self.source.weight.device)
-        if self.quantised is None or self.verify():
+        if self.quantised is None or (self.verify() and self.quantised.digest() == self._digest):
             return
         self.status.repacked += 1
-        log.warning("Radiance draft head %s: its weights were replaced, packing again", self.status.name)
+        log.warning(
+            "Radiance draft head %s: its weights were replaced or its copy lost, packing again", self.status.name
+        )
         self.pack(Phase.SERVING, late=False)
 
     def verify(self) -> bool:

@@ -60,6 +60,20 @@ class Quantised:
     packed_bytes: int
     peak_bytes: int
 
+    def digest(self) -> int:
+        """A sum of all that answers depend on: another one if memory was lost, though not if words were swapped.
+        Synchronises."""
+        kept = (
+            self.packed.codes,
+            self.packed.half_steps,
+            self.packed.units,
+            self.plan.mean,
+            self.plan.rotation.x_scale,
+        )
+        return sum(
+            int(t.flatten().view(torch.uint8).view(torch.int32).sum(dtype=torch.int64)) for t in kept if t.numel()
+        )
+
 
 @contextmanager
 def full_precision() -> Iterator[None]:

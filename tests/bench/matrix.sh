@@ -1,10 +1,20 @@
 #!/usr/bin/env bash
-# Everything that wants a real vLLM on a GPU, most wanted first: tests/bench/matrix.sh OUT [FOLDER]
+# What wants a real vLLM on a GPU: tests/bench/matrix.sh OUT FOLDER [JOB...]    (all jobs, in this order, unless some are named)
 #
-# Radiance must be installed beside vLLM: workers find the plugin by its entry point. FOLDER (default /tmp/radiance-pairs)
-# takes 20 GB of checkpoints. About 8 minutes on an H200 that has compiled vLLM's kernels before, 4 more with two GPUs.
+#   pairs small        checkpoints of full and of small size in FOLDER (20 GB); the other jobs read them
+#   tests sleep        tests/gpu; a real engine that sleeps
+#   sanitise           the kernels under compute-sanitizer
+#   distribution       what sampled drafts do to the distribution
+#   mtp dflash2        acceptance, output and speed of these drafters
+#   eagle profile      the same of five heads; what the GPU spends its time on
+#   tp2                EAGLE on two GPUs
+#   kernels portable   the draft head alone, beside its rivals; its Triton kernels
+#
+# Radiance must be installed beside vLLM: its processes find the plugin by the entry point. Times mean something only if
+# nothing else runs on the machine; `CUDA_VISIBLE_DEVICES=1 matrix.sh ... tests` beside a job on GPU 0 is for the others.
 set -uo pipefail
-out=$(realpath -m "${1:?usage: matrix.sh OUT [FOLDER]}") folder=${2:-/tmp/radiance-pairs}
+out=$(realpath -m "${1:?usage: matrix.sh OUT FOLDER [JOB...]}") folder=$(realpath -m "${2:?usage: matrix.sh OUT FOLDER [JOB...]}")
+shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 mkdir -p "$out"
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 PYTHONHASHSEED=0 VLLM_USE_V2_MODEL_RUNNER=1
@@ -13,29 +23,53 @@ graphs='"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}'
 failed=0
 
 try() { # name, command...
-    local name=$1
-    shift
-    if "$@" > "$out/$name.log" 2>&1; then echo "$name: done"; else
-        failed=1
-        echo "$name: FAILED, see $out/$name.log"
-    fi
+  local name=$1 begin=$SECONDS
+  shift
+  if "$@" >"$out/$name.log" 2>&1; then
+    echo "$name: done in $((SECONDS - begin)) s"
+  else
+    failed=1
+    echo "$name: FAILED after $((SECONDS - begin)) s, see $out/$name.log"
+  fi
 }
 
-serve() { # name, folder, heads, options
-    try "$1" python3 tests/bench/serve.py "$folder/$2" --method "${2/2/}" --heads "$3" --options "{$4}" \
-        --json "$out/$1.json" "${@:5}"
+serve() { # name, pair, method, heads, options, more...
+  try "$1" python3 tests/bench/serve.py "$folder/$2" --method "$3" --heads "$4" --options "{$5}" --json "$out/$1.json" "${@:6}"
 }
 
-try pairs python3 tests/bench/pairs.py "$folder" --kinds eagle,dflash2,mtp
-try small python3 tests/bench/pairs.py "$folder/small" --kinds eagle --hidden 1024 --vocab 4096 --head-scale 0.32
-if [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
-    serve h200-tp2 eagle stock,fast,none "\"tensor_parallel_size\": 2, $graphs"
+run() { # job
+  case $1 in
+    pairs) try pairs python3 tests/bench/pairs.py "$folder" --kinds eagle,dflash2,mtp ;;
+    small) try small python3 tests/bench/pairs.py "$folder/small" --hidden 1024 --vocab 4096 --head-scale 0.32 ;;
+    tests) try tests python3 -m pytest -q -m gpu -n 8 --ignore tests/gpu/test_sleep.py tests/gpu ;;
+    sleep) try sleep python3 -m pytest -q -m gpu tests/gpu/test_sleep.py ;; # minds others that take memory
+    sanitise)
+      local tool=(compute-sanitizer --error-exitcode 1 --tool)
+      try memcheck "${tool[@]}" memcheck --report-api-errors no python3 tests/gpu/sanitise.py
+      try racecheck "${tool[@]}" racecheck python3 tests/gpu/sanitise.py
+      ;;
+    distribution)
+      try distribution python3 tests/bench/distribution.py "$folder/small/eagle/target" --method eagle --parallel 4 \
+        --draft "$folder/small/eagle/draft" --json "$out/h200-distribution.json" \
+        --options "{\"attention_backend\": \"TRITON_ATTN\", \"kv_cache_memory_bytes\": 1073741824, \"gpu_memory_utilization\": 0.1, $graphs}"
+      ;;
+    mtp) serve h200-mtp mtp mtp none,stock,fast,coarse "\"gdn_prefill_backend\": \"triton\", $graphs" ;;
+    dflash2) serve h200-dflash2 dflash2 dflash none,stock,fast "$graphs" ;;
+    eagle) serve h200-serve eagle eagle none,coarse,fp8,stock,fast "" ;;
+    profile) serve h200-serve-profile eagle eagle stock,fast "" --profile ;;
+    tp2) serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs" ;;
+    kernels) try kernels python3 -m radiance.bench head --no-triton --json "$out/h200.json" ;;
+    portable) try portable python3 -m radiance.bench head --no-cuda --json "$out/h200-triton.json" ;;
+    *)
+      echo "matrix.sh: there is no job $1; those that there are: the first lines of ${BASH_SOURCE[0]}" >&2
+      failed=1
+      ;;
+  esac
+}
+
+if (($# == 0)); then
+  set -- pairs small tests sleep sanitise distribution mtp dflash2 eagle profile kernels portable
+  if (($(nvidia-smi --list-gpus | wc -l) > 1)); then set -- "$@" tp2; fi
 fi
-serve h200-mtp mtp none,stock,fast,coarse "\"gdn_prefill_backend\": \"triton\", $graphs"
-try distribution python3 tests/bench/distribution.py "$folder/small/eagle/target" --method eagle \
-    --draft "$folder/small/eagle/draft" --options "{\"attention_backend\": \"TRITON_ATTN\", $graphs}" \
-    --json "$out/h200-distribution.json"
-try gpu-tests python3 -m pytest -m gpu tests/gpu
-serve h200-serve eagle fp8,none,coarse,stock,fast "" --profile
-serve h200-dflash2 dflash2 none,stock,fast "$graphs"
-exit $failed
+for job; do run "$job"; done
+exit "$failed"

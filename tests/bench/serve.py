@@ -1,9 +1,10 @@
-"""Draft heads side by side on real vLLM with CUDA graphs: output, acceptance, tokens a second, KV blocks. Needs a GPU.
+"""Draft heads side by side on real vLLM with CUDA graphs: output, acceptance, tokens a second, KV cache. Needs a GPU.
 
     python tests/bench/serve.py FOLDER --json tests/bench/results/h200-serve.json
 
 FOLDER holds target/ and draft/ (tests/bench/pairs.py). Each head runs in a process of its own, the same prompts: none (no
-speculation), stock, fast (2-bit with rerank), coarse (2-bit without it), fp8 (vLLM's own draft_lm_head_quantization).
+speculation), stock, fast (2-bit with rerank), coarse (2-bit without it), fp8 (vLLM's own draft_lm_head_quantization). The
+engine has its own process, as under `vllm serve`, unless --profile wants to look at its kernels or `coarse` patches it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,22 @@ HEADS = ("none", "stock", "fast", "coarse", "fp8")
 TOKENS = 128
 REPEATS = 5
 SEQUENCES = (1, 16)
+#: prompts of the last run, for the acceptance: at 16 prompts two runs of the *same* head differ by half a point
+PROMPTS = 256
 
 
-def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any], profile: bool) -> None:
+def run(chosen: argparse.Namespace) -> None:
     """One head in this process; prints one line of JSON."""
-    os.environ["RADIANCE_FAST_DRAFT"] = "1" if head in ("fast", "coarse") else "0"
+    head, folder, profile = chosen.head, chosen.folder, chosen.profile
+    os.environ |= {
+        "RADIANCE_FAST_DRAFT": "1" if head in ("fast", "coarse") else "0",
+        "RADIANCE_STATE_DIR": tempfile.mkdtemp(),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if profile or head == "coarse" else "1",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # kv_bytes() travels to the engine
+    }
     import radiance
 
     radiance.register()
-    import torch
-
     if head == "coarse":
         without_rerank()
     from vllm import LLM, SamplingParams, TokensPrompt
@@ -46,37 +53,32 @@ def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any
         "gpu_memory_utilization": 0.5,
         "attention_backend": "TRITON_ATTN",
         "skip_tokenizer_init": True,
-        **options,
+        **chosen.options,
     }
     if head != "none":
-        spec: dict[str, Any] = {"method": method, "num_speculative_tokens": drafts}
+        spec: dict[str, Any] = {"method": chosen.method, "num_speculative_tokens": chosen.drafts}
         if (Path(folder) / "draft").exists():
             spec["model"] = f"{folder}/draft"
         if head == "fp8":
             spec["draft_lm_head_quantization"] = "fp8"
         kwargs["speculative_config"] = spec
-    if "tensor_parallel_size" in kwargs:
-        os.environ["RADIANCE_STATE_DIR"] = tempfile.mkdtemp()
-    else:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # counters and the KV cache are looked at in this process
     begin = time.monotonic()
     llm = LLM(f"{folder}/target", **kwargs)
     found: dict[str, Any] = {"head": head, "start_seconds": round(time.monotonic() - begin, 1)}
     found["kv_blocks"] = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
-    found["kv_mib"] = kv_mib(llm)
+    found["kv_mib"] = round(min(llm.collective_rpc(kv_bytes)) / 2**20, 1)
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True, detokenize=False)
     before = counters(llm)
-    for sequences in SEQUENCES:
+    for sequences, repeats in (*((few, REPEATS) for few in SEQUENCES), (chosen.prompts, 1)):
         prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(sequences)]
         times = []
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             start = time.perf_counter()
             answers = llm.generate(prompts, sampling, use_tqdm=False)
             times.append(time.perf_counter() - start)
-        torch.cuda.synchronize()
         text = json.dumps([list(answer.outputs[0].token_ids) for answer in answers])
         after = counters(llm)
-        found[f"sequences_{sequences}"] = {
+        found[f"prompts_{sequences}" if repeats == 1 else f"sequences_{sequences}"] = {
             "tokens_per_second": round(TOKENS * sequences / min(times), 1),
             "output": hashlib.sha256(text.encode()).hexdigest()[:16],
             **{name: after[name] - before[name] for name in after},
@@ -90,11 +92,12 @@ def run(head: str, folder: str, drafts: int, method: str, options: dict[str, Any
             f"{head}: no draft head is active, this would have measured the stock head: {found['draft_head']}"
         )
     print("RESULT " + json.dumps(found), flush=True)
+    llm.llm_engine.engine_core.shutdown()  # the next head wants the memory
     os._exit(0)
 
 
 def counters(llm: Any) -> dict[str, float]:
-    """vLLM's of drafts, and those of the draft heads of this process."""
+    """vLLM's of drafts, and those of the draft heads, ranks added up."""
     names = {"vllm:spec_decode_num_drafts": "drafts", "vllm:spec_decode_num_draft_tokens": "draft_tokens",
              "vllm:spec_decode_num_accepted_tokens": "accepted_tokens"}  # fmt: skip
     found: dict[str, float] = {names[m.name]: int(m.value) for m in llm.get_metrics() if m.name in names}
@@ -104,13 +107,9 @@ def counters(llm: Any) -> dict[str, float]:
     return found
 
 
-def kv_mib(llm: Any) -> float | None:
-    """Bytes of the KV cache; None where the worker is another process."""
-    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    if core is None or not hasattr(core.model_executor, "driver_worker"):
-        return None
-    runner = core.model_executor.driver_worker.worker.model_runner
-    return round(sum(tensor.size for tensor in runner.kv_cache_config.kv_cache_tensors) / 2**20, 1)
+def kv_bytes(worker: Any) -> int:
+    """Bytes of one rank's KV cache; runs in the engine."""
+    return sum(tensor.size for tensor in worker.model_runner.kv_cache_config.kv_cache_tensors)
 
 
 def profiled(generate: Callable[[], Any]) -> dict[str, Any]:
@@ -142,19 +141,13 @@ def without_rerank() -> None:
 
 
 def draft_head() -> list[dict[str, Any]]:
-    """What the plugin says of its heads, counters included; of ranks in other processes through their state files."""
+    """What the plugin says of its heads on every rank, counters included, through the state files."""
     from radiance import status
 
-    worker = sys.modules.get("radiance.hook.worker")
-    folder = os.environ.get("RADIANCE_STATE_DIR")
-    if worker is not None and worker.current is not None:
-        worker.current.refresh()
-        snapshots = [worker.current.snapshot]
-    elif folder:
-        time.sleep(1.5)  # ranks write once a second
-        snapshots = status.read_all(Path(folder))[0]
-    else:
+    if os.environ["RADIANCE_FAST_DRAFT"] == "0":
         return []
+    time.sleep(1.5)  # they are written once a second
+    snapshots = status.read_all(Path(os.environ["RADIANCE_STATE_DIR"]))[0]
     keep = ("name", "drafter", "state", "reason", "n", "k", "rerank", "packed_bytes", "peak_bytes", "quantise_seconds",
             "calls", "rows", "rescued_rows", "stock_calls")  # fmt: skip
     return [{name: getattr(head, name) for name in keep} | {"rank": snapshot.rank, "latency_us": head.latency.sum_seconds * 1e6}
@@ -168,13 +161,14 @@ def main() -> None:
     parser.add_argument("--heads", default=",".join(HEADS))
     parser.add_argument("--method", default="eagle")
     parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--options", type=json.loads, default={}, help="more arguments of vllm.LLM, as JSON")
     parser.add_argument("--profile", action="store_true", help="GPU kernels of one sequence, after the timed runs")
     parser.add_argument("--limit", type=int, default=150, help="seconds for each head")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     if chosen.head:
-        run(chosen.head, chosen.folder, chosen.drafts, chosen.method, chosen.options, chosen.profile)
+        run(chosen)
     results = []
     for head in chosen.heads.split(","):
         command = [sys.executable, __file__, *sys.argv[1:], "--head", head]

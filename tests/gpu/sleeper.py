@@ -1,6 +1,9 @@
 """Run as a script on a GPU with vLLM: an engine that sleeps, wakes and reloads, under CUDA graphs; prints what was seen.
 
-FOLDER is an EAGLE pair of tests/bench/pairs.py. Sleep level 1 keeps the weights on the host, level 2 throws them away.
+    python tests/gpu/sleeper.py FOLDER stock|fast
+
+FOLDER is an EAGLE pair of tests/bench/pairs.py. Sleep level 1 keeps the weights on the host, level 2 throws them away; then
+vLLM's reload_weights brings back the target's alone, so this script loads the drafter's own, as whoever sleeps so deep must.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ def main(folder: str) -> None:
 
     radiance.register()
     import torch
+    from safetensors.torch import load_file
     from vllm import LLM, SamplingParams, TokensPrompt
 
     from radiance.hook import worker
@@ -47,11 +51,15 @@ def main(folder: str) -> None:
         out = [list(o.outputs[0].token_ids) for o in llm.generate(prompts, sampling, use_tqdm=False)]
         drafted, accepted = (now - then for now, then in zip(count(), before, strict=True))
         torch.cuda.synchronize()
-        assert worker.current is not None
-        worker.current.refresh()
-        (head,) = worker.current.snapshot.heads
-        return {"output": hashlib.sha256(json.dumps(out).encode()).hexdigest()[:16], "accepted": accepted / drafted,
-                "state": head.state, "calls": head.calls, "repacked": head.repacked}  # fmt: skip
+        seen = {"output": hashlib.sha256(json.dumps(out).encode()).hexdigest()[:16], "accepted": accepted / drafted}
+        if worker.current is not None:
+            worker.current.refresh()
+            (head,) = worker.current.snapshot.heads
+            seen |= {"state": head.state, "calls": head.calls, "repacked": head.repacked}
+        return seen
+
+    def load_drafter(worker: Any) -> None:
+        worker.get_draft_model().load_weights(load_file(f"{folder}/draft/model.safetensors").items())
 
     seen = {"fresh": serve()}
     llm.sleep(level=1)
@@ -60,6 +68,7 @@ def main(folder: str) -> None:
     llm.sleep(level=2)
     llm.wake_up(tags=["weights"])
     llm.collective_rpc("reload_weights")
+    llm.collective_rpc(load_drafter)
     llm.wake_up(tags=["kv_cache"])
     seen["slept_2"] = serve()
     print("SEEN " + json.dumps(seen), flush=True)
@@ -67,5 +76,5 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ |= {"RADIANCE_FAST_DRAFT": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    os.environ |= {"RADIANCE_FAST_DRAFT": str(int(sys.argv[2] == "fast")), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     main(sys.argv[1])
