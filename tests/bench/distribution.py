@@ -34,7 +34,8 @@ def sample(
     run: str, target: str, method: str, draft: str, drafts: str, count: int, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Tokens at positions 1 .. TOKENS - 1 of `count` continuations, counted, and what became of the drafts."""
-    os.environ["RADIANCE_FAST_DRAFT"] = "1" if run == "fast" else "0"
+    # One process: the head's counters are looked at here, and an engine of its own would outlive this with the pipe open.
+    os.environ |= {"RADIANCE_FAST_DRAFT": "1" if run == "fast" else "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     import radiance
 
     radiance.register()
