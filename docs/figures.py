@@ -1,8 +1,8 @@
-"""The measured tables of README.md, from the results that were committed: `make docs` fills them in, a test compares them.
+"""The measured tables of the pages, from the results that were committed: `make docs` fills them in, a test compares them.
 
-    python docs/figures.py      rewrite what stands between <!-- figures: NAME --> and <!-- /figures --> in README.md
+    python docs/figures.py      rewrite what stands between <!-- figures: NAME --> and <!-- /figures -->
 
-A result measured again changes the README with the same command, and no number there is typed by hand.
+A result measured again changes the pages with the same command, and no number there is typed by hand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = "tests/bench/results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "drafters.md")
 #: the draft head of a 27B Qwen at TP=2
 SHAPE = (124160, 5120)
 ROWS = (1, 8, 16, 32, 64, 128)
@@ -65,19 +66,36 @@ def head() -> str:
 
 
 def serve() -> str:
-    """Real vLLM with each draft head. Equal letters: equal output; `output` is a hash of all token ids."""
-    runs = {run["head"]: run for run in loaded("h200-serve")["heads"]}
-    letters: dict[tuple[str, str], str] = {}
+    """Real vLLM with each draft head: speed from a run alone on its host, acceptance and output from one of more prompts.
+    Equal letters: equal output; `output` is a hash of all token ids."""
+    timed, runs = (
+        {run["head"]: run for run in loaded(name)["heads"]} for name in ("h200-serve-profile", "h200-serve-shared")
+    )
+    letters: dict[str, str] = {}
     rows = []
     for name, label in HEADS.items():
-        one, many = runs[name]["sequences_1"], runs[name]["sequences_16"]
-        accepted = " / ".join(
-            f"{100 * r['accepted_tokens'] / r['draft_tokens']:.1f} %" for r in (one, many) if "drafts" in r
+        speeds = [
+            f"{timed[name][run]['tokens_per_second']:.0f}" if name in timed else "-"
+            for run in ("sequences_1", "sequences_16")
+        ]
+        many = runs[name]["prompts_256"]
+        accepted = f"{100 * many['accepted_tokens'] / many['draft_tokens']:.1f} %" if "drafts" in many else ""
+        letter = letters.setdefault(many["output"], "ABCDE"[len(letters)])
+        rows.append([label, *speeds, accepted, letter])
+    return table(["draft head", "tokens/s, 1 sequence", "16 sequences", "drafts accepted", "output"], rows)
+
+
+def acceptance() -> str:
+    """Accepted of all draft tokens over 256 prompts, by head."""
+    rows = []
+    for name, label in (("h200-serve-shared", "EAGLE"), ("h200-tp2", "EAGLE, two GPUs"), ("h200-v026", "EAGLE, vLLM 0.26.0"),
+                        ("h200-mtp", "MTP, Qwen3.5")):  # fmt: skip
+        runs = {run["head"]: run["prompts_256"] for run in loaded(name)["heads"] if run["head"] != "none"}
+        share = {head: f"{100 * run['accepted_tokens'] / run['draft_tokens']:.2f} %" for head, run in runs.items()}
+        rows.append(
+            [label, *(share.get(head, "-") for head in ("stock", "fast", "coarse")), str(runs["fast"]["draft_tokens"])]
         )
-        output = (one["output"], many["output"])
-        letter = letters.setdefault(output, "ABCDE"[len(letters)])
-        rows.append([label, f"{one['tokens_per_second']:.0f}", f"{many['tokens_per_second']:.0f}", accepted, letter])
-    return table(["draft head", "tokens/s, 1 sequence", "16 sequences", "drafts accepted (1 / 16)", "output"], rows)
+    return table(["drafts accepted", "stock head", "2 bits with the rerank", "without it", "draft tokens"], rows)
 
 
 def quantise() -> str:
@@ -101,7 +119,9 @@ def ranking() -> str:
     return table(["two bits a weight", *(f"r = {r}" for r in wanted)], rows)
 
 
-FIGURES: dict[str, Callable[[], str]] = {"head": head, "serve": serve, "quantise": quantise, "ranking": ranking}
+FIGURES: dict[str, Callable[[], str]] = {
+    "head": head, "serve": serve, "acceptance": acceptance, "quantise": quantise, "ranking": ranking,
+}  # fmt: skip
 
 
 def fill(page: str) -> str:
@@ -115,5 +135,5 @@ def fill(page: str) -> str:
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(fill(readme.read_text()))
+    for page in PAGES:
+        page.write_text(fill(page.read_text()))

@@ -28,7 +28,6 @@ METHODS: list[tuple[str, str, str, list[str], tuple[str, ...]]] = [
     (LOADER, "BaseModelLoader", "load_model", ["self", "vllm_config", "model_config"], ()),
     (WORKER, "Worker", "reload_weights", ["self"], ()),
     (LOGITS, "LogitsProcessor", "forward", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
-    (LOGITS, "LogitsProcessor", "forward", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
     (LOGITS, "LogitsProcessor", "_apply_head", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
     (LOGITS, "LogitsProcessor", "get_top_tokens", ["self", "lm_head", "hidden_states", "embedding_bias"], ()),
     (

@@ -74,11 +74,12 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
     assert (ROOT / f"docs/{name}.md").read_text() == reference.PAGES[name](), f"run `make docs`: docs/{name}.md is old"
 
 
-def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_figures_of_the_pages_are_those_that_were_measured() -> None:
     figures = runpy.run_path(str(ROOT / "docs/figures.py"))
-    assert set(re.findall(r"<!-- figures: ([a-z]+) -->", text)) == set(figures["FIGURES"])
-    assert text == figures["fill"](text), "run `make docs`: README.md has other figures than tests/bench/results"
+    texts = [page.read_text() for page in figures["PAGES"]]
+    assert set(re.findall(r"<!-- figures: ([a-z]+) -->", "".join(texts))) == set(figures["FIGURES"])
+    for page, text in zip(figures["PAGES"], texts, strict=True):
+        assert text == figures["fill"](text), f"run `make docs`: {page.name} has other figures than tests/bench/results"
 
 
 @each_page

@@ -31,9 +31,9 @@ def wrap(module: ModuleType) -> None:
         ("forward", _forward),
         ("_apply_head", _apply_head),
         ("get_top_tokens", _top_tokens),
-        ("get_top_k_tokens", _top_k),
     ):
         imports.wrap(owner, name, make)
+    imports.wrap(owner, "get_top_k_tokens", _top_k, optional=True)  # no drafter of vLLM 0.26 asks for it
 
 
 # -- the wraps ---------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 #   sanitise           the kernels under compute-sanitizer
 #   distribution       what sampled drafts do to the distribution
 #   mtp dflash2        acceptance, output and speed of these drafters
-#   eagle profile      the same of five heads; what the GPU spends its time on
+#   eagle kv profile   the same of five heads; the size of the KV cache; what the GPU spends its time on
 #   tp2                EAGLE on two GPUs
 #   kernels portable   the draft head alone, beside its rivals; its Triton kernels
 #
@@ -56,6 +56,7 @@ run() { # job
     mtp) serve h200-mtp mtp mtp none,stock,fast,coarse "\"gdn_prefill_backend\": \"triton\", $graphs" ;;
     dflash2) serve h200-dflash2 dflash2 dflash none,stock,fast "$graphs" ;;
     eagle) serve h200-serve eagle eagle none,coarse,fp8,stock,fast "" ;;
+    kv) serve h200-kv eagle eagle stock,fast "$graphs" --kv ;;
     profile) serve h200-serve-profile eagle eagle stock,fast "" --profile ;;
     tp2) serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs" ;;
     kernels) try kernels python3 -m radiance.bench head --no-triton --json "$out/h200.json" ;;
@@ -68,7 +69,7 @@ run() { # job
 }
 
 if (($# == 0)); then
-  set -- pairs small tests sleep sanitise distribution mtp dflash2 eagle profile kernels portable
+  set -- pairs small tests sleep sanitise distribution mtp dflash2 eagle kv profile kernels portable
   if (($(nvidia-smi --list-gpus | wc -l) > 1)); then set -- "$@" tp2; fi
 fi
 for job; do run "$job"; done

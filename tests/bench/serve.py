@@ -1,191 +1,172 @@
-"""Draft heads side by side on real vLLM with CUDA graphs: output, acceptance, tokens a second, KV cache. Needs a GPU.
+"""Draft heads side by side on real vLLM with CUDA graphs: tokens a second, output, acceptance. Needs a GPU.
 
     python tests/bench/serve.py FOLDER --json tests/bench/results/h200-serve.json
+    python tests/bench/serve.py FOLDER --heads stock,fast --kv --json tests/bench/results/h200-kv.json
 
-FOLDER holds target/ and draft/ (tests/bench/pairs.py). Each head runs in a process of its own, the same prompts: none (no
-speculation), stock, fast (2-bit with rerank), coarse (2-bit without it), fp8 (vLLM's own draft_lm_head_quantization). The
-engine has its own process, as under `vllm serve`, unless --profile wants to look at its kernels or `coarse` patches it.
+FOLDER holds target/ and draft/ (tests/bench/pairs.py). Every head has an engine of its own (tests/bench/serving.py); all are
+started, then they generate the same in turns, one at a time: what else the host does then meets all of them alike. On a
+shared host, engines measured one after the other differed by half with the same head. The figure is the median, and what
+is quoted the median of each round's ratio to stock. With --kv they run one after the other and vLLM sizes their KV caches.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
+import threading
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-HEADS = ("none", "stock", "fast", "coarse", "fp8")
-TOKENS = 128
-REPEATS = 5
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.bench import serving
+
 SEQUENCES = (1, 16)
-#: prompts of the last run, for the acceptance: at 16 prompts two runs of the *same* head differ by half a point
+ROUNDS = 15
+#: prompts of the last generation, for the acceptance: at 16 two runs of the *same* head differ by half a point
 PROMPTS = 256
+#: each engine's, where they share a GPU
+KV_BYTES = 2 << 30
 
 
-def run(chosen: argparse.Namespace) -> None:
-    """One head in this process; prints one line of JSON."""
-    head, folder, profile = chosen.head, chosen.folder, chosen.profile
-    os.environ |= {
-        "RADIANCE_FAST_DRAFT": "1" if head in ("fast", "coarse") else "0",
-        "RADIANCE_STATE_DIR": tempfile.mkdtemp(),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if profile or head == "coarse" else "1",
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # kv_bytes() travels to the engine
-    }
-    import radiance
+class Engine:
+    """A process of tests/bench/serving.py. `log` is all that it printed and was no answer."""
 
-    radiance.register()
-    if head == "coarse":
-        without_rerank()
-    from vllm import LLM, SamplingParams, TokensPrompt
+    def __init__(self, head: str, arguments: list[str], limit: float) -> None:
+        command = [sys.executable, __file__, *arguments, "--head", head]
+        self.head, self.limit, self.log = head, limit, ""
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, start_new_session=True)  # fmt: skip
 
-    kwargs: dict[str, Any] = {
-        "max_model_len": 2048,
-        "max_num_seqs": 16,
-        "enable_prefix_caching": False,
-        "disable_log_stats": False,
-        "gpu_memory_utilization": 0.5,
-        "attention_backend": "TRITON_ATTN",
-        "skip_tokenizer_init": True,
-        **chosen.options,
-    }
-    if head != "none":
-        spec: dict[str, Any] = {"method": chosen.method, "num_speculative_tokens": chosen.drafts}
-        if (Path(folder) / "draft").exists():
-            spec["model"] = f"{folder}/draft"
-        if head == "fp8":
-            spec["draft_lm_head_quantization"] = "fp8"
-        kwargs["speculative_config"] = spec
-    begin = time.monotonic()
-    llm = LLM(f"{folder}/target", **kwargs)
-    found: dict[str, Any] = {"head": head, "start_seconds": round(time.monotonic() - begin, 1)}
-    found["kv_blocks"] = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
-    found["kv_mib"] = round(min(llm.collective_rpc(kv_bytes)) / 2**20, 1)
-    sampling = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True, detokenize=False)
-    before = counters(llm)
-    for sequences, repeats in (*((few, REPEATS) for few in SEQUENCES), (chosen.prompts, 1)):
-        prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(sequences)]
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            answers = llm.generate(prompts, sampling, use_tqdm=False)
-            times.append(time.perf_counter() - start)
-        text = json.dumps([list(answer.outputs[0].token_ids) for answer in answers])
-        after = counters(llm)
-        found[f"prompts_{sequences}" if repeats == 1 else f"sequences_{sequences}"] = {
-            "tokens_per_second": round(TOKENS * sequences / min(times), 1),
-            "output": hashlib.sha256(text.encode()).hexdigest()[:16],
-            **{name: after[name] - before[name] for name in after},
-        }
-        before = after
-    if profile:
-        found["profile"] = profiled(lambda: llm.generate(prompts[:1], sampling, use_tqdm=False))
-    found["draft_head"] = draft_head()
-    if head in ("fast", "coarse") and not any(one["state"] == "active" for one in found["draft_head"]):
+    def answer(self) -> dict[str, Any]:
+        """The next one. SystemExit, with the log's end, if it does not come within `limit` seconds."""
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(self.limit, self.kill)
+        watchdog.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith(serving.MARK):
+                    found: dict[str, Any] = json.loads(line.removeprefix(serving.MARK))
+                    return found
+                self.log += line
+        finally:
+            watchdog.cancel()
         raise SystemExit(
-            f"{head}: no draft head is active, this would have measured the stock head: {found['draft_head']}"
+            f"{self.head}: no answer within {self.limit:.0f} s, exit {self.process.wait()}\n{self.log[-3500:]}"
         )
-    print("RESULT " + json.dumps(found), flush=True)
-    llm.llm_engine.engine_core.shutdown()  # the next head wants the memory
-    os._exit(0)
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        print(command, file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def end(self) -> dict[str, Any]:
+        found = self.ask("end")
+        self.process.wait(60)
+        return found
+
+    def kill(self) -> None:
+        """With the engine's own processes: they hold the pipe and the GPU's memory."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def counters(llm: Any) -> dict[str, float]:
-    """vLLM's of drafts, and those of the draft heads, ranks added up."""
-    names = {"vllm:spec_decode_num_drafts": "drafts", "vllm:spec_decode_num_draft_tokens": "draft_tokens",
-             "vllm:spec_decode_num_accepted_tokens": "accepted_tokens"}  # fmt: skip
-    found: dict[str, float] = {names[m.name]: int(m.value) for m in llm.get_metrics() if m.name in names}
-    for head in draft_head():
-        for name in ("calls", "rows", "latency_us"):
-            found[f"head_{name}"] = found.get(f"head_{name}", 0) + head[name]
-    return found
+def in_turns(engines: list[Engine], sequences: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """`rounds` times, each engine generates for `sequences` prompts, in an order that shifts; what each counted meanwhile."""
+    before = {engine.head: engine.ask("counters") for engine in engines}
+    seconds: dict[str, list[float]] = {engine.head: [] for engine in engines}
+    outputs: dict[str, set[str]] = {engine.head: set() for engine in engines}
+    for turn in range(rounds):
+        shift = turn % len(engines)
+        for engine in engines[shift:] + engines[:shift]:
+            found = engine.ask(f"generate {sequences}")
+            seconds[engine.head].append(found["seconds"])
+            outputs[engine.head].add(found["output"])
+    results = {}
+    for engine in engines:
+        after = engine.ask("counters")
+        speeds = [round(serving.TOKENS * sequences / second, 1) for second in seconds[engine.head]]
+        results[engine.head] = {
+            "tokens_per_second": round(median(speeds), 1),
+            "rounds": speeds,
+            "output": " ".join(sorted(outputs[engine.head])),  # more than one: it is not deterministic
+            **{name: after[name] - before[engine.head].get(name, 0) for name in after},
+        }
+    return results
 
 
-def kv_bytes(worker: Any) -> int:
-    """Bytes of one rank's KV cache; runs in the engine."""
-    return sum(tensor.size for tensor in worker.model_runner.kv_cache_config.kv_cache_tensors)
+def measure(engines: list[Engine], chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    results = {engine.head: {"head": engine.head, **engine.answer()} for engine in engines}  # all start at once
+    for engine in engines:
+        engine.ask("generate 1")  # what a first call builds is no figure
+    if not chosen.kv:
+        for sequences in SEQUENCES:
+            for head, found in in_turns(engines, sequences, chosen.rounds).items():
+                results[head][f"sequences_{sequences}"] = found
+        for head, found in in_turns(engines, chosen.prompts, 1).items():
+            results[head][f"prompts_{chosen.prompts}"] = found
+    for engine in engines:
+        if chosen.profile:
+            results[engine.head]["profile"] = engine.ask("profile")
+        results[engine.head] |= engine.end()
+    return list(results.values())
 
 
-def profiled(generate: Callable[[], Any]) -> dict[str, Any]:
-    """GPU kernels of one generation of one sequence: the busy share of the wall time, and the 12 that take most of it."""
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
-        begin = time.perf_counter()
-        generate()
-        torch.cuda.synchronize()
-        wall = time.perf_counter() - begin
-    kernels = sorted((e for e in trace.key_averages() if e.device_time_total), key=lambda e: -e.device_time_total)
-    return {
-        "wall_us": round(wall * 1e6),
-        "busy_us": round(sum(e.device_time_total for e in kernels)),
-        "kernels": [{"name": e.key[:90], "calls": e.count, "us": round(e.device_time_total)} for e in kernels[:12]],
-    }
-
-
-def without_rerank() -> None:
-    """The answer of the best coarse row: what two bits alone would be worth."""
-    from radiance import shortlist
-
-    def top_tokens(packed: Any, rotation: Any, source: Any, x: Any, r: int, n_valid: int, **_: Any) -> Any:
-        ids = shortlist.shortlist(packed, rotation, x, r, n_valid)[0]
-        return ids[:, 0].long(), x.new_zeros(x.shape[0])
-
-    shortlist.top_tokens = top_tokens
-
-
-def draft_head() -> list[dict[str, Any]]:
-    """What the plugin says of its heads on every rank, counters included, through the state files."""
-    from radiance import status
-
-    if os.environ["RADIANCE_FAST_DRAFT"] == "0":
-        return []
-    time.sleep(1.5)  # they are written once a second
-    snapshots = status.read_all(Path(os.environ["RADIANCE_STATE_DIR"]))[0]
-    keep = ("name", "drafter", "state", "reason", "n", "k", "rerank", "packed_bytes", "peak_bytes", "quantise_seconds",
-            "calls", "rows", "rescued_rows", "stock_calls")  # fmt: skip
-    return [{name: getattr(head, name) for name in keep} | {"rank": snapshot.rank, "latency_us": head.latency.sum_seconds * 1e6}
-            for snapshot in snapshots for head in snapshot.heads]  # fmt: skip
+def ratios(found: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float]:
+    """Quartiles of the rounds' ratios of tokens a second, the median in the middle."""
+    each = sorted(a / b for a, b in zip(found["rounds"], other["rounds"], strict=True))
+    return each[len(each) // 4], median(each), each[-1 - len(each) // 4]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--head", choices=HEADS, help="run one head in this process")
-    parser.add_argument("--heads", default=",".join(HEADS))
+    parser.add_argument("--head", choices=serving.HEADS, help="be the process of one head")
+    parser.add_argument("--heads", default=",".join(serving.HEADS))
     parser.add_argument("--method", default="eagle")
     parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--options", type=json.loads, default={}, help="more arguments of vllm.LLM, as JSON")
-    parser.add_argument("--profile", action="store_true", help="GPU kernels of one sequence, after the timed runs")
-    parser.add_argument("--limit", type=int, default=150, help="seconds for each head")
+    parser.add_argument(
+        "--profile", action="store_true", help="GPU kernels of one sequence too; engines in our processes"
+    )
+    parser.add_argument(
+        "--kv", action="store_true", help="only starts, one after the other, for the size of the KV cache"
+    )
+    parser.add_argument("--limit", type=float, default=240, help="seconds for any one answer")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
+    heads = chosen.heads.split(",")
+    share = {"gpu_memory_utilization": 0.5} if chosen.kv else {
+        "gpu_memory_utilization": round(0.8 / len(heads), 2), "kv_cache_memory_bytes": KV_BYTES}  # fmt: skip
+    chosen.options = share | chosen.options
     if chosen.head:
-        run(chosen)
-    results = []
-    for head in chosen.heads.split(","):
-        command = [sys.executable, __file__, *sys.argv[1:], "--head", head]
+        serving.serve(chosen)
+    arguments = sys.argv[1:]
+    groups = [[head] for head in heads] if chosen.kv else [heads]
+    results: list[dict[str, Any]] = []
+    for group in groups:
+        engines = [Engine(head, arguments, chosen.limit) for head in group]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=chosen.limit)
-            output = done.stdout + done.stderr
-        except subprocess.TimeoutExpired as late:
-            output = f"{late.stdout or b''!r} {late.stderr or b''!r} timed out"
-        lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
-        if lines:
-            results.append(json.loads(lines[0].removeprefix("RESULT ")))
-            print(json.dumps(results[-1]), flush=True)
-        else:
-            print(f"{head} failed:\n{output[-3500:]}", flush=True)
-        for line in output.splitlines():
-            if "adiance" in line and "RESULT" not in line:
-                print("   ", line[:300], flush=True)
+            results += measure(engines, chosen)
+        finally:
+            for engine in engines:
+                engine.kill()
+                for line in engine.log.splitlines():
+                    if "adiance" in line:
+                        print("   ", line[:300], flush=True)
+    stock = {one["head"]: one for one in results}.get("stock")
+    for one in results:
+        print(json.dumps(one), flush=True)
+        for sequences in SEQUENCES if stock and not chosen.kv else ():
+            low, middle, high = ratios(one[f"sequences_{sequences}"], stock[f"sequences_{sequences}"])
+            print(f"{one['head']}, {sequences} sequences: {middle:.2f} x stock ({low:.2f}-{high:.2f})", flush=True)
     if chosen.json:
         import torch
         import vllm

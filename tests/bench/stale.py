@@ -17,8 +17,7 @@ PARTS = ("head", "lifecycle", "ledger", "coarse", "shortlist", "rerank", "rows",
 HEAD = [*(f"radiance/{part}*" for part in PARTS), "radiance/kernels"]
 DEPENDS = {
     "h200": HEAD,
-    "h200-serve": [*HEAD, "radiance/hook*"],
-    "h200-dflash2": [*HEAD, "radiance/hook*"],
+    **{f"h200-{run}": [*HEAD, "radiance/hook*"] for run in ("serve", "dflash2", "mtp", "tp2", "v026", "distribution")},
     "h200-quantise": ["radiance/quantise*", "radiance/feedback*", "radiance/rotation*", "radiance/pack*"],
 }
 #: more changed files than these are only counted

@@ -42,7 +42,7 @@ def test_sizes_and_crossover_are_the_plugins(n: int, k: int) -> None:
 
 
 def test_the_packed_head_is_what_a_real_serve_reported() -> None:
-    heads = json.loads((ROOT / "tests/bench/results/h200-serve.json").read_text())["heads"]
+    heads = json.loads((ROOT / "tests/bench/results/h200-serve-profile.json").read_text())["heads"]
     (fast,) = [head for head in heads if head["head"] == "fast"]
     reported = fast["draft_head"][0]
     assert estimate.packed_bytes(reported["n"], reported["k"]) == reported["packed_bytes"]
@@ -51,7 +51,7 @@ def test_the_packed_head_is_what_a_real_serve_reported() -> None:
 def test_the_bound_holds_for_the_pair_that_was_measured(tmp_path: Path) -> None:
     """tests/bench/pairs.py: two layers of 0.32 GiB and a drafter of one, so that heads dominate. What was measured must not be
     above what is promised as a bound."""
-    results = json.loads((ROOT / "tests/bench/results/h200-serve.json").read_text())
+    results = json.loads((ROOT / "tests/bench/results/h200-serve-profile.json").read_text())
     speed = {head["head"]: head["sequences_1"]["tokens_per_second"] for head in results["heads"]}
     profile = made(
         tmp_path,
