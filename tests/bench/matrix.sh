@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What wants a real vLLM on a GPU: tests/bench/matrix.sh OUT FOLDER [JOB...]    (all jobs, in this order, unless some are named)
 #
-#   pairs small        checkpoints of full and of small size in FOLDER (20 GB); the other jobs read them
+#   pairs small deep   checkpoints in FOLDER (35 GB), which the other jobs read: of full size, small, of 16 layers
 #   tests sleep        tests/gpu; a real engine that sleeps
 #   sanitise           the kernels under compute-sanitizer
 #   distribution       what sampled drafts do to the distribution
-#   mtp dflash2        acceptance, output and speed of these drafters
+#   mtp next dflash2   acceptance, output and speed of these drafters (Qwen3.5, Qwen3-Next, DFlash2)
 #   eagle kv profile   the same of five heads; the size of the KV cache; what the GPU spends its time on
 #   tp2                EAGLE on two GPUs
 #   kernels portable   the draft head alone, beside its rivals; its Triton kernels
@@ -39,8 +39,9 @@ serve() { # name, pair, method, heads, options, more...
 
 run() { # job
   case $1 in
-    pairs) try pairs python3 tests/bench/pairs.py "$folder" --kinds eagle,dflash2,mtp ;;
-    small) try small python3 tests/bench/pairs.py "$folder/small" --hidden 1024 --vocab 4096 --head-scale 0.32 ;;
+    pairs) try pairs python3 tests/bench/pairs.py "$folder" --kinds eagle,dflash2,mtp,qwen3_next ;;
+    small) try small python3 tests/bench/pairs.py "$folder/small" --hidden 1024 --vocab 512 --head-scale 0.2 ;;
+    deep) try deep python3 tests/bench/pairs.py "$folder/deep" --layers 16 ;;
     tests) try tests python3 -m pytest -q -m gpu -n 8 --ignore tests/gpu/test_sleep.py tests/gpu ;;
     sleep) try sleep python3 -m pytest -q -m gpu tests/gpu/test_sleep.py ;; # minds others that take memory
     sanitise)
@@ -54,11 +55,15 @@ run() { # job
         --options "{\"attention_backend\": \"TRITON_ATTN\", \"kv_cache_memory_bytes\": 1073741824, \"gpu_memory_utilization\": 0.1, $graphs}"
       ;;
     mtp) serve h200-mtp mtp mtp none,stock,fast,coarse "\"gdn_prefill_backend\": \"triton\", $graphs" ;;
+    next) serve h200-next qwen3_next mtp none,stock,fast "\"gdn_prefill_backend\": \"triton\", $graphs" ;;
     dflash2) serve h200-dflash2 dflash2 dflash none,stock,fast "$graphs" ;;
     eagle) serve h200-serve eagle eagle none,coarse,fp8,stock,fast "" ;;
     kv) serve h200-kv eagle eagle stock,fast "$graphs" --kv ;;
     profile) serve h200-serve-profile eagle eagle stock,fast "" --profile ;;
-    tp2) serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs" ;;
+    tp2)
+      serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs"
+      serve h200-tp2-deep deep/eagle eagle stock,fast "\"tensor_parallel_size\": 2, $graphs" # the host has time to spare
+      ;;
     kernels) try kernels python3 -m radiance.bench head --no-triton --json "$out/h200.json" ;;
     portable) try portable python3 -m radiance.bench head --no-cuda --json "$out/h200-triton.json" ;;
     *)
@@ -69,7 +74,7 @@ run() { # job
 }
 
 if (($# == 0)); then
-  set -- pairs small tests sleep sanitise distribution mtp dflash2 eagle kv profile kernels portable
+  set -- pairs small deep tests sleep sanitise distribution mtp next dflash2 eagle kv profile kernels portable
   if (($(nvidia-smi --list-gpus | wc -l) > 1)); then set -- "$@" tp2; fi
 fi
 for job; do run "$job"; done

@@ -7,9 +7,11 @@ drafter's last MLP is scaled until the exact head agrees with the target on a wa
 ranks worse shows at once. 248320 x 5120 by default:
 
     FOLDER/eagle/{target,draft}      a two-layer Llama and an EAGLE drafter that shares its head
+    FOLDER/eagle3/{target,draft}     the same target and an EAGLE3 drafter with half of the vocabulary and a head of its own
     FOLDER/dflash2/{target,draft}    the same target and a DFlash2 drafter whose first masked slot sees the last token
     FOLDER/dflash/{target,draft}     the same without convolutions and selector: DFlash, which the V1 runner has too
     FOLDER/mtp/target                a Qwen3.5 (one gated delta net, one full attention) with its MTP drafter
+    FOLDER/{mimo,glm4_moe,deepseek,qwen3_next}/target    other families with theirs (mtp_pairs.py)
 """
 
 from __future__ import annotations
@@ -24,18 +26,28 @@ import torch
 from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.bench import mtp_pairs
+from tests.bench.drafters import calibrate, some, unit
 from tests.e2e import checkpoints
 
 BF16 = torch.bfloat16
 MASK = 2  # DFlash2's mask token
+#: kinds with a drafter of its own beside the Llama target, and other targets with MTP layers
+DRAFTERS = ("eagle", "eagle3", "dflash", "dflash2")
+MTP = {
+    "mimo": mtp_pairs.mimo,
+    "glm4_moe": mtp_pairs.glm4_moe,
+    "deepseek": mtp_pairs.deepseek,
+    "qwen3_next": mtp_pairs.qwen3_next,
+}
 
 
 class Llama:
     """The target of the EAGLE and DFlash2 pairs, and what their drafters are made of."""
 
-    def __init__(self, hidden: int, vocab: int, device: str, head_scale: float) -> None:
+    def __init__(self, hidden: int, vocab: int, device: str, head_scale: float, layers: int = 2) -> None:
         self.generator = torch.Generator(device=device).manual_seed(0)
-        self.device, self.hidden, self.vocab = device, hidden, vocab
+        self.device, self.hidden, self.vocab, self.layers = device, hidden, vocab, layers
         self.head_dim = 128 if hidden >= 1024 else 64
         self.heads = max(hidden // self.head_dim // 4, 2)
         self.kv_heads, self.inter = max(self.heads // 4, 1), 2 * hidden
@@ -86,15 +98,18 @@ class Llama:
             "architectures": [architecture],
         }
 
-    def target(self, folder: Path) -> None:
+    def target_tensors(self) -> dict[str, torch.Tensor]:
         tensors = {
             "model.embed_tokens.weight": self.embedding.to(BF16),
             "lm_head.weight": self.head,
             "model.norm.weight": self.ones(self.hidden),
-            **self.layer("model.layers.0.", 0.3),
-            **self.layer("model.layers.1.", 0.3),
         }
-        write(folder, self.config("LlamaForCausalLM", "llama", 2), tensors)
+        for index in range(self.layers):
+            tensors |= self.layer(f"model.layers.{index}.", 0.3 * (2 / self.layers) ** 0.5)
+        return tensors
+
+    def target(self, folder: Path) -> None:
+        write(folder, self.config("LlamaForCausalLM", "llama", self.layers), self.target_tensors())
 
     def eagle(self, folder: Path, agreement: float) -> None:
         """One layer over [embedding, hidden state]; it passes the embedding on."""
@@ -108,6 +123,34 @@ class Llama:
         noise = calibrate(draft, "layers.0.", joined, self.head, self.permutation[ids], agreement)
         draft["layers.0.self_attn.o_proj.weight"] *= noise
         write(folder, self.config("LlamaForCausalLM", "llama", 1), draft)
+
+    def eagle3(self, folder: Path, agreement: float) -> None:
+        """One layer that passes on the embedding of the target's last token. Row perm(perm(t)) of its own head is that of t, so
+        its first draft can be right, later ones are not; every fourth id it cannot draft (d2t)."""
+        ids = torch.arange(self.vocab, device=self.device)
+        drafted = ids[ids % 4 != 3]
+        rows = torch.empty_like(self.embedding)
+        rows[self.permutation[self.permutation]] = self.embedding
+        draft = self.layer("midlayer.", 1.0)
+        for name in ("q", "k", "v"):  # of [embedding, hidden state]
+            size = len(draft[f"midlayer.self_attn.{name}_proj.weight"])
+            draft[f"midlayer.self_attn.{name}_proj.weight"] = self.normal(size, 2 * self.hidden)
+        draft |= {
+            "fc.weight": torch.eye(self.hidden, 2 * self.hidden, dtype=BF16, device=self.device),
+            "midlayer.hidden_norm.weight": self.ones(self.hidden),
+            "norm.weight": self.ones(self.hidden),
+            "lm_head.weight": (rows[drafted] * (4 / self.hidden**0.5)).to(BF16),
+            "d2t": drafted - ids[: len(drafted)],
+        }
+        ids, _ = some(self.embedding)
+        truth = self.permutation[self.permutation[ids]]
+        ids, truth = ids[truth % 4 != 3], truth[truth % 4 != 3]
+        calibrate(draft, "midlayer.", self.embedding[ids], draft["lm_head.weight"], truth - truth // 4, agreement)
+        config = self.config("LlamaForCausalLM", "llama", 1) | {
+            "draft_vocab_size": len(drafted),
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1], "use_aux_hidden_state": True},
+        }
+        write(folder, config, draft)
 
     def dflash2(self, folder: Path, agreement: float, *, second: bool = True) -> None:
         """One layer whose attention sees two positions: the first masked slot hence sees the last token, through a projection
@@ -176,57 +219,13 @@ class Llama:
 
 def mtp(folder: Path, hidden: int, vocab: int, agreement: float, device: str) -> None:
     """A Qwen3.5 of two layers and its MTP drafter."""
-    shape = checkpoints.Shape(
-        hidden=hidden, inter=2 * hidden, vocab=vocab, heads=max(hidden // 512, 2), kv_heads=2, head_dim=256,
-        layers=("linear_attention", "full_attention"), linear_dim=128, linear_key_heads=4, linear_value_heads=8,
-    )  # fmt: skip
+    shape = checkpoints.full(hidden, vocab, 2 * hidden)
     config, tensors, permutation = checkpoints.qwen35(shape, 0.3, 0, 4 / hidden**0.5, device)
     ids, states = some(tensors["model.embed_tokens.weight"])
     joined = torch.cat((unit(tensors["model.embed_tokens.weight"][ids].float()), unit(states)), dim=1)
     residual = joined @ tensors["mtp.fc.weight"].float().T
     calibrate(tensors, "mtp.layers.0.", residual, tensors["lm_head.weight"], permutation[ids], agreement)
     write(folder, config, tensors)
-
-
-def some(embedding: torch.Tensor, tokens: int = 2048) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, and hidden states of no meaning beside them."""
-    generator = torch.Generator(device=embedding.device).manual_seed(1)
-    ids = torch.randint(0, len(embedding), (tokens,), generator=generator, device=embedding.device)
-    return ids, torch.randn(tokens, embedding.shape[1], generator=generator, device=embedding.device)
-
-
-def unit(x: torch.Tensor) -> torch.Tensor:
-    return x * x.square().mean(1, keepdim=True).rsqrt()
-
-
-@torch.no_grad()
-def calibrate(
-    draft: dict[str, torch.Tensor],
-    layer: str,
-    residual: torch.Tensor,
-    head: torch.Tensor,
-    truth: torch.Tensor,
-    agreement: float,
-) -> float:
-    """Scale the layer's down_proj so that the exact argmax is right on `agreement` of the tokens; the factor, by bisection.
-
-    `residual` [p, k]: what reaches the MLP; attention, a small part of the noise or exactly known, is in it or left out.
-    """
-    gate, up, down = (draft[f"{layer}mlp.{name}_proj.weight"].float() for name in ("gate", "up", "down"))
-    normed = unit(residual)
-    noise = (torch.nn.functional.silu(normed @ gate.T) * (normed @ up.T)) @ down.T
-
-    def right(factor: float) -> float:
-        logits = unit(residual + factor * noise).to(BF16) @ head.T
-        return float((logits.argmax(1) == truth).float().mean())
-
-    low, high = 0.01, 100_000.0
-    for _ in range(20):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if right(middle) > agreement else (low, middle)
-    print(f"drafter noise {low:.3f}: exact head right on {right(low):.3f} of tokens", flush=True)
-    draft[f"{layer}mlp.down_proj.weight"] = (down * low).to(BF16)
-    return low
 
 
 def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
@@ -243,22 +242,26 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=248320)
     parser.add_argument("--agreement", type=float, default=0.85)
     parser.add_argument("--head-scale", type=float, default=4.0, help="1 and less: temperature 1 is no longer greedy")
+    parser.add_argument("--layers", type=int, default=2, help="of the Llama target")
     chosen = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     kinds = chosen.kinds.split(",")
-    if {"eagle", "dflash", "dflash2"} & set(kinds):
-        llama = Llama(chosen.hidden, chosen.vocab, device, chosen.head_scale)
-        make = {"eagle": llama.eagle, "dflash": llama.dflash, "dflash2": llama.dflash2}
+    if unknown := set(kinds) - {*DRAFTERS, *MTP, "mtp"}:
+        parser.error(f"there is no kind {', '.join(unknown)}")
+    if set(kinds) - {"mtp"}:
+        llama = Llama(chosen.hidden, chosen.vocab, device, chosen.head_scale, chosen.layers)
         first = None
-        for kind in [k for k in kinds if k != "mtp"]:
+        for kind in [k for k in DRAFTERS if k in kinds]:
             (chosen.out / kind).mkdir(parents=True, exist_ok=True)
             if first is None:
                 llama.target(chosen.out / kind / "target")
                 first = chosen.out / kind / "target"
             else:
                 (chosen.out / kind / "target").symlink_to(first.resolve())
-            make[kind](chosen.out / kind / "draft", chosen.agreement)
-        del llama, make
+            getattr(llama, kind)(chosen.out / kind / "draft", chosen.agreement)
+        for kind in [k for k in MTP if k in kinds]:
+            write(chosen.out / kind / "target", *MTP[kind](llama, chosen.agreement))
+        del llama
     if "mtp" in kinds:
         mtp(chosen.out / "mtp" / "target", chosen.hidden, chosen.vocab, chosen.agreement, device)
 

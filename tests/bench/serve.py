@@ -112,7 +112,8 @@ def measure(engines: list[Engine], chosen: argparse.Namespace) -> list[dict[str,
             results[head][f"prompts_{chosen.prompts}"] = found
     for engine in engines:
         if chosen.profile:
-            results[engine.head]["profile"] = engine.ask("profile")
+            for sequences in SEQUENCES:
+                results[engine.head][f"profile_{sequences}"] = engine.ask(f"profile {sequences}")
         results[engine.head] |= engine.end()
     return list(results.values())
 
@@ -133,9 +134,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--options", type=json.loads, default={}, help="more arguments of vllm.LLM, as JSON")
-    parser.add_argument(
-        "--profile", action="store_true", help="GPU kernels of one sequence too; engines in our processes"
-    )
+    parser.add_argument("--profile", action="store_true", help="GPU kernels too; engines in our processes")
     parser.add_argument(
         "--kv", action="store_true", help="only starts, one after the other, for the size of the KV cache"
     )

@@ -2,7 +2,7 @@
 
     generate N     N prompts of their own, TOKENS each, greedy: seconds, hash of all token ids
     counters       what vLLM counts of drafts and what the draft heads count, ranks added up
-    profile        GPU kernels of one generation of one sequence
+    profile N      GPU kernels of one generation for N prompts
     end            the draft heads as they are; then it exits
 
 The engine has its own process, as under `vllm serve`, unless --profile looks at its kernels or `coarse` patches it.
@@ -151,7 +151,7 @@ def serve(chosen: argparse.Namespace) -> None:
         elif command == "counters":
             answer(counters(llm))
         elif command == "profile":
-            answer(profiled(lambda: generate(llm, 1)))
+            answer(profiled(lambda: generate(llm, int(rest[0]))))
         elif command == "end":
             break
     answer({"draft_head": draft_heads()})

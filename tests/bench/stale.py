@@ -17,7 +17,10 @@ PARTS = ("head", "lifecycle", "ledger", "coarse", "shortlist", "rerank", "rows",
 HEAD = [*(f"radiance/{part}*" for part in PARTS), "radiance/kernels"]
 DEPENDS = {
     "h200": HEAD,
-    **{f"h200-{run}": [*HEAD, "radiance/hook*"] for run in ("serve", "dflash2", "mtp", "tp2", "v026", "distribution")},
+    **{
+        f"h200-{run}": [*HEAD, "radiance/hook*"]
+        for run in ("serve", "dflash2", "mtp", "next", "tp2", "v026", "kv", "distribution")
+    },
     "h200-quantise": ["radiance/quantise*", "radiance/feedback*", "radiance/rotation*", "radiance/pack*"],
 }
 #: more changed files than these are only counted

@@ -172,7 +172,7 @@ def test_what_binds_at_one_sequence_is_not_the_draft_head() -> None:
     found = heads("h200-serve-profile")
 
     def kernels(head: str) -> dict[str, tuple[int, int]]:
-        return {k["name"]: (k["calls"], k["us"]) for k in found[head]["profile"]["kernels"]}
+        return {k["name"]: (k["calls"], k["us"]) for k in found[head]["profile_1"]["kernels"]}
 
     ours, stock = kernels("fast"), kernels("stock")
     gemm = next(name for name, (calls, _) in stock.items() if calls == 198)  # 50 of the target, 148 of the drafter
@@ -181,13 +181,13 @@ def test_what_binds_at_one_sequence_is_not_the_draft_head() -> None:
     ours_us = sum(ours[name][1] for name in ("rotate", "coarse", "select_top", "rerank"))
     assert ours[gemm][0] == 50
     assert stock_us / ours_us >= 4
-    assert found["fast"]["profile"]["busy_us"] < 0.75 * found["fast"]["profile"]["wall_us"]
+    assert found["fast"]["profile_1"]["busy_us"] < 0.75 * found["fast"]["profile_1"]["wall_us"]
 
 
 def test_counters_and_clock_are_right_under_graph_replay() -> None:
     """The device counts as many calls as the profiler saw kernels; its mean latency is that of the bench at the same m."""
     fast = heads("h200-serve-shared")["fast"]
-    profile = heads("h200-serve-profile")["fast"]["profile"]
+    profile = heads("h200-serve-profile")["fast"]["profile_1"]
     launched = next(k["calls"] for k in profile["kernels"] if k["name"] == "coarse")  # of one generation
     assert fast["sequences_1"]["head_calls"] == 5 * launched
     assert fast["sequences_1"]["head_rows"] == 5 * launched

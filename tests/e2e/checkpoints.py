@@ -35,6 +35,11 @@ class Shape:
     linear_kernel: int = 4
 
 
+def full(hidden: int, vocab: int, inter: int) -> Shape:
+    """Two layers in sizes that GPU kernels take: 256 an attention head, 128 a head of the delta net."""
+    return Shape(hidden, inter, vocab, max(hidden // 512, 2), 2, 256, ("linear_attention", "full_attention"), 128, 4, 8)
+
+
 TINY = Shape()
 HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, HEAD_DIM = (
     TINY.hidden, TINY.inter, TINY.vocab, TINY.heads, TINY.kv_heads, TINY.head_dim,

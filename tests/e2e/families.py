@@ -1,5 +1,7 @@
 """Run as a script: drafter families of the V1 runner, each served with the 2-bit head and then, in the same engine, with the
-stock head put back. FOLDER is made by tests/bench/pairs.py (eagle) and holds a DFlash drafter made from the DFlash2 one.
+stock head put back. FOLDER is made by tests/bench/pairs.py.
+
+    python -m tests.e2e.families FOLDER FAMILY[,FAMILY...]
 """
 
 from __future__ import annotations
@@ -11,30 +13,44 @@ from typing import Any
 
 from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, runner
 
+#: family -> target, drafter (none: the target holds it), method
 FAMILIES = {
-    "eagle": {"method": "eagle", "model": "eagle/draft", "num_speculative_tokens": 3},
-    "dflash": {"method": "dflash", "model": "dflash/draft", "num_speculative_tokens": 3},
-    "draft_model": {"method": "draft_model", "model": "eagle/target", "num_speculative_tokens": 3},
+    "eagle": ("eagle/target", "eagle/draft", "eagle"),
+    "eagle3": ("eagle/target", "eagle3/draft", "eagle3"),
+    "dflash": ("eagle/target", "dflash/draft", "dflash"),
+    "draft_model": ("eagle/target", "eagle/target", "draft_model"),
+    "mimo": ("mimo/target", None, "mtp"),
+    "glm4_moe": ("glm4_moe/target", None, "mtp"),
+    "deepseek": ("deepseek/target", None, "mtp"),
+    "qwen3_next": ("qwen3_next/target", None, "mtp"),
 }
 
 
-def main(folder: str) -> None:
+def main(folder: str, families: list[str]) -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
+
+    from radiance.hook.module import RadianceLMHead
 
     counted = counted_drafts()
     seen: dict[str, Any] = {}
     engines = []  # one that is collected takes vLLM's process groups along
-    for family, speculative in FAMILIES.items():
+    for family in families:
+        target, draft, method = FAMILIES[family]
+        speculative: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
+        if draft is not None:
+            speculative["model"] = f"{folder}/{draft}"
         llm = LLM(
-            f"{folder}/eagle/target",
+            f"{folder}/{target}",
             distributed_executor_backend="uni",
             skip_tokenizer_init=True,
-            speculative_config={**speculative, "model": f"{folder}/{speculative['model']}"},
+            speculative_config=speculative,
             **SMALL,
         )
         engines.append(llm)
         drafter = runner(llm).drafter
-        ours = drafter.model.lm_head
+        places = [(parent, name, child) for parent in drafter.model.modules() for name, child in parent.named_children()
+                  if isinstance(child, RadianceLMHead)]  # fmt: skip
+        (ours,) = {child for _, _, child in places}
 
         def serve(engine: Any) -> dict[str, Any]:
             counted.clear()
@@ -52,8 +68,13 @@ def main(folder: str) -> None:
             "calls": status.calls,
             "ids": drafter.use_local_argmax_reduction,
             "lazy": status.lazy_fired,
+            "stock_calls": sum(status.stock_calls.values()),
+            "drafter": status.drafter,
+            "head": status.name,
         }
-        drafter.model.lm_head, drafter.use_local_argmax_reduction = ours.source, False
+        for parent, name, child in places:
+            setattr(parent, name, child.source)
+        drafter.use_local_argmax_reduction = False
         seen[family] = {"fast": fast, "stock": serve(llm)}
     print("SEEN " + json.dumps(seen), flush=True)
     os._exit(0)
@@ -61,4 +82,4 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     os.environ |= {**ONE_PROCESS, "RADIANCE_FAST_DRAFT": "1"}
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2].split(","))
