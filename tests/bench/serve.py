@@ -76,7 +76,7 @@ class Engine:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def in_turns(engines: list[Engine], sequences: int, rounds: int) -> dict[str, dict[str, Any]]:
+def in_turns(engines: list[Engine], sequences: int, rounds: int, tokens: int) -> dict[str, dict[str, Any]]:
     """`rounds` times, each engine generates for `sequences` prompts, in an order that shifts; what each counted meanwhile."""
     before = {engine.head: engine.ask("counters") for engine in engines}
     seconds: dict[str, list[float]] = {engine.head: [] for engine in engines}
@@ -90,7 +90,7 @@ def in_turns(engines: list[Engine], sequences: int, rounds: int) -> dict[str, di
     results = {}
     for engine in engines:
         after = engine.ask("counters")
-        speeds = [round(serving.TOKENS * sequences / second, 1) for second in seconds[engine.head]]
+        speeds = [round(tokens * sequences / second, 1) for second in seconds[engine.head]]
         results[engine.head] = {
             "tokens_per_second": round(median(speeds), 1),
             "rounds": speeds,
@@ -106,9 +106,9 @@ def measure(engines: list[Engine], chosen: argparse.Namespace) -> list[dict[str,
         engine.ask("generate 1")  # what a first call builds is no figure
     if not chosen.kv:
         for sequences in SEQUENCES:
-            for head, found in in_turns(engines, sequences, chosen.rounds).items():
+            for head, found in in_turns(engines, sequences, chosen.rounds, chosen.tokens).items():
                 results[head][f"sequences_{sequences}"] = found
-        for head, found in in_turns(engines, chosen.prompts, 1).items():
+        for head, found in in_turns(engines, chosen.prompts, 1, chosen.tokens).items():
             results[head][f"prompts_{chosen.prompts}"] = found
     for engine in engines:
         if chosen.profile:
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--method", default="eagle")
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--tokens", type=int, default=128, help="of one answer")
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--options", type=json.loads, default={}, help="more arguments of vllm.LLM, as JSON")
     parser.add_argument("--profile", action="store_true", help="GPU kernels too; engines in our processes")

@@ -1,6 +1,6 @@
 """One draft head on a real vLLM, for tests/bench/serve.py: reads commands from stdin, answers with lines of JSON.
 
-    generate N     N prompts of their own, TOKENS each, greedy: seconds, hash of all token ids
+    generate N     N prompts, some tokens each, greedy: seconds, hash of all token ids
     counters       what vLLM counts of drafts and what the draft heads count, ranks added up
     profile N      GPU kernels of one generation for N prompts
     end            the draft heads as they are; then it exits
@@ -17,13 +17,11 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 #: none: no speculation; fast: 2-bit with rerank; coarse: without; fp8: vLLM's own draft_lm_head_quantization
 HEADS = ("none", "stock", "fast", "coarse", "fp8")
-TOKENS = 128
 #: what answers begin with; vLLM logs to the same stream
 MARK = "RESULT "
 
@@ -62,10 +60,10 @@ def start(chosen: argparse.Namespace) -> Any:
     return LLM(f"{folder}/target", **kwargs)
 
 
-def generate(llm: Any, sequences: int) -> dict[str, Any]:
+def generate(llm: Any, sequences: int, tokens: int) -> dict[str, Any]:
     from vllm import SamplingParams, TokensPrompt
 
-    sampling = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True, detokenize=False)
+    sampling = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False)
     prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(sequences)]
     begin = time.perf_counter()
     answers = llm.generate(prompts, sampling, use_tqdm=False)
@@ -103,13 +101,13 @@ def kv_bytes(worker: Any) -> int | None:
     return getattr(worker, "available_kv_cache_memory_bytes", None)
 
 
-def profiled(generate: Callable[[], Any]) -> dict[str, Any]:
+def profiled(llm: Any, sequences: int, tokens: int) -> dict[str, Any]:
     """GPU kernels of one generation: the busy share of the wall time, and the 12 that take most of it."""
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
         begin = time.perf_counter()
-        generate()
+        generate(llm, sequences, tokens)
         torch.cuda.synchronize()
         wall = time.perf_counter() - begin
     kernels = sorted((e for e in trace.key_averages() if e.device_time_total), key=lambda e: -e.device_time_total)
@@ -147,11 +145,11 @@ def serve(chosen: argparse.Namespace) -> None:
     for line in sys.stdin:
         command, *rest = line.split()
         if command == "generate":
-            answer(generate(llm, int(rest[0])))
+            answer(generate(llm, int(rest[0]), chosen.tokens))
         elif command == "counters":
             answer(counters(llm))
         elif command == "profile":
-            answer(profiled(lambda: generate(llm, int(rest[0]))))
+            answer(profiled(llm, int(rest[0]), chosen.tokens))
         elif command == "end":
             break
     answer({"draft_head": draft_heads()})
