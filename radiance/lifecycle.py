@@ -57,8 +57,8 @@ class PackedHead:
         self.quantised: quantise.Quantised | None = None
         self._sample_ids = self._spread().to(source.weight.device)
         self._sample: torch.Tensor | None = None
-        #: of the packed copy, in host memory: a deep sleep takes the copy and the sample alike
-        self._digest = 0
+        #: of the whole source and of the packed copy, in host memory: a deep sleep takes the copy and the sample alike
+        self._digests = (0, 0)
         self._verified = False
         #: a graph may hold the addresses of the packed copy: it then lives as long as this head
         self._captured = False
@@ -131,7 +131,7 @@ class PackedHead:
                 self.quantised = quantise.quantise(
                     kept, self.packed_rows, fmt.layout, measure=phase is Phase.LOAD, into=self.quantised
                 )
-                self._digest = self.quantised.digest()
+                self._digests = (self.source.digest(), self.quantised.digest())
                 if fresh:
                     self._warm()
         except UnsupportedHead as error:
@@ -171,7 +171,7 @@ class PackedHead:
         if self.vocab is not None and self._host_vocab is not None:
             self.vocab.copy_(self._host_vocab)
         rotation.refill(self.source.weight.device)
-        if self.quantised is None or (self.verify() and self.quantised.digest() == self._digest):
+        if self.quantised is None or (self.source.digest(), self.quantised.digest()) == self._digests:
             return
         self.status.repacked += 1
         log.warning(

@@ -22,7 +22,7 @@ import torch
 from radiance import feedback, pack, rotation, tuning
 from radiance.errors import UnsupportedHead
 from radiance.kernels import build
-from radiance.source import Source
+from radiance.source import Source, digest
 
 #: fp32 bytes of one chunk of rows. Large, because a chunk costs hundreds of launches, whatever its rows
 CHUNK_BYTES = 96 << 20
@@ -61,18 +61,9 @@ class Quantised:
     peak_bytes: int
 
     def digest(self) -> int:
-        """A sum of all that answers depend on: another one if memory was lost, though not if words were swapped.
-        Synchronises."""
-        kept = (
-            self.packed.codes,
-            self.packed.half_steps,
-            self.packed.units,
-            self.plan.mean,
-            self.plan.rotation.x_scale,
-        )
-        return sum(
-            int(t.flatten().view(torch.uint8).view(torch.int32).sum(dtype=torch.int64)) for t in kept if t.numel()
-        )
+        """Of all that answers depend on. Synchronises."""
+        packed, plan = self.packed, self.plan
+        return digest(packed.codes, packed.half_steps, packed.units, plan.mean, plan.rotation.x_scale)
 
 
 @contextmanager

@@ -15,6 +15,25 @@ from radiance.errors import UnsupportedHead
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
+#: words of a chunk of digest(), which widens one at a time
+_DIGEST_WORDS = 1 << 20
+
+
+def digest(*tensors: torch.Tensor) -> int:
+    """A number that is another one if any of these bytes are, or lie elsewhere: each 32-bit word times an odd number that grows
+    with its place, modulo 2^64. 24 MiB of temporaries; synchronises."""
+    device = tensors[0].device
+    places = torch.arange(1, 2 * _DIGEST_WORDS, 2, device=device)
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    for tensor in tensors:
+        rows = tensor if tensor.is_contiguous() else tensor.t()  # an e4m3 head of vLLM's is [k, n]
+        words = rows.reshape(-1).view(torch.int32 if tensor.nbytes % 4 == 0 else torch.uint8)
+        for start in range(0, len(words), _DIGEST_WORDS):
+            part = words[start : start + _DIGEST_WORDS]
+            total = total * 3 + (part * places[: len(part)]).sum()
+    return int(total)
+
+
 @dataclass
 class Source:
     """`weight` [n, k] (a view), `scale` fp32 [n] for e4m3 weights, else None. Raises UnsupportedHead by name."""
@@ -62,6 +81,10 @@ class Source:
             return rows
         scales = self.scale[ids].float().reshape(-1, 1).contiguous().view(torch.uint8)
         return torch.cat((rows, scales), dim=1)
+
+    def digest(self) -> int:
+        """Of all rows, as they lie in memory."""
+        return digest(self.weight, *(() if self.scale is None else (self.scale,)))
 
     def _decode(self, weight: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
         values = weight.float()

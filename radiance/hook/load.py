@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from radiance.hook import answers, imports, ranks, worker
+from radiance.hook import answers, imports, ranks, weights, worker
 from radiance.hook.module import replacement
 from radiance.settings import Mode, Settings
 from radiance.status import HeadState
@@ -168,8 +168,8 @@ def refusal(owner: Any) -> str:
         )
     if getattr(drafter, "masked_embedding", None) is not None:
         return f"{type(drafter).__name__} proposes through a masked embedding, not through its LM head"
-    if getattr(config, "weight_transfer_config", None) is not None:
-        return "weight transfer takes the parameters of the drafter's modules apart, ours among them; not supported yet"
+    if getattr(config, "weight_transfer_config", None) is not None and not weights.sessions_are_followed():
+        return "weight transfer is set up, but this vLLM's Worker lacks methods of its sessions (see the seam table in radiance/hook)"
     return ""
 
 

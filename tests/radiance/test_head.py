@@ -310,6 +310,15 @@ def test_a_copy_that_a_sleep_took_is_packed_again_though_the_weights_are_the_sam
     assert head.status.repacked == 1
 
 
+def test_rows_that_were_replaced_between_those_that_are_sampled_are_packed_again() -> None:
+    head = packed()
+    free = next(row for row in range(VALID) if row not in head._sample_ids.tolist())
+    head.source.weight[free] = -head.source.weight[free]
+    assert head.verify()  # the sample does not see it
+    head.follow_weights()
+    assert head.status.repacked == 1
+
+
 def test_memory_that_changes_under_a_captured_graph_is_packed_in_place() -> None:
     """Without a word from vLLM, after a reload: the graph goes on reading where it did."""
     weight = torch.randn(N, K).bfloat16()

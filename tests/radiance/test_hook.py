@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from radiance.hook import imports, load, module
+from radiance.hook import imports, load, module, weights
 
 
 @pytest.fixture
@@ -62,7 +62,27 @@ def test_drafters_and_engines_that_are_refused_are_named() -> None:
     assert load.refusal(owner(SimpleNamespace(compute_draft_logits=print))) == ""
     assert "masked embedding" in load.refusal(owner(SimpleNamespace(masked_embedding=object())))
     assert "fp8" in load.refusal(owner(SimpleNamespace(), rival="fp8"))
-    assert "weight transfer" in load.refusal(owner(SimpleNamespace(), weight_transfer_config=object()))
+
+
+def test_weight_transfer_is_refused_only_where_its_sessions_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = SimpleNamespace(model=SimpleNamespace(), speculative_config=None,
+                            vllm_config=SimpleNamespace(weight_transfer_config=object()))  # fmt: skip
+
+    class Old:
+        def reload_weights(self) -> None: ...
+        def update_weights(self) -> None: ...
+
+    class New(Old):
+        def reload_weights(self) -> None: ...
+        def _start_weight_update(self) -> None: ...
+        def update_weights(self) -> None: ...
+        def finish_weight_update(self) -> None: ...
+
+    for worker, refused in ((Old, True), (New, False)):
+        module = SimpleNamespace(Worker=worker)
+        monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu_worker", module)
+        weights.wrap(module)
+        assert ("weight transfer" in load.refusal(owner)) is refused
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from radiance import source as source_module
 from radiance.errors import UnsupportedHead
-from radiance.source import Source
+from radiance.source import Source, digest
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -63,3 +64,20 @@ def test_what_is_not_supported_is_named(weight: torch.Tensor, scale: torch.Tenso
     with pytest.raises(UnsupportedHead) as caught:
         Source(weight, scale)
     assert caught.value.reason == reason
+
+
+def test_a_digest_sees_every_byte_and_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "_DIGEST_WORDS", 8)  # several chunks
+    weight = torch.randn(6, 32).bfloat16()
+    before = digest(weight)
+    assert digest(weight.clone()) == before
+    for changed in (weight.roll(1, 0), weight.flip(1), weight.roll(8, 1), torch.zeros_like(weight)):
+        assert digest(changed) != before
+    one = weight.clone()
+    one.view(torch.uint8)[5, 63] ^= 1
+    assert digest(one) != before
+    assert digest(weight, one) != digest(one, weight)
+    odd = torch.randn(3, 5).half()  # 30 bytes
+    assert digest(odd) != digest(odd.roll(1, 0))
+    transposed = torch.randn(32, 6).to(torch.float8_e4m3fn).T
+    assert digest(transposed) == digest(transposed.T.contiguous())
