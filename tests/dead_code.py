@@ -13,9 +13,10 @@ from vulture import Vulture
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("radiance", "launcher", "tests", "deploy", "docs")
-#: called by click, pydantic, pytest, Triton, http.server and importlib
+#: called by click, pydantic, pytest, Triton, http.server and importlib, and by vLLM's Worker
 DECORATORS = ["@main.*", "@*_group.*", "@field_validator*", "@model_validator*", "@pytest.fixture*", "@triton.*"]
-NAMES = ["test_*", "pytest_*", "do_*", "log_message", "__*__"]
+NAMES = ["test_*", "pytest_*", "do_*", "log_message", "__*__", "init_transfer_engine", "start_weight_update", "receive_weights",
+         "reload_weights"]  # fmt: skip
 KINDS = {"function", "method", "class", "property", "import", "unreachable_code"}
 
 

@@ -32,8 +32,7 @@ from tests.e2e import checkpoints
 
 BF16 = torch.bfloat16
 MASK = 2  # DFlash2's mask token
-#: kinds with a drafter of its own beside the Llama target, and other targets with MTP layers
-DRAFTERS = ("eagle", "eagle3", "dflash", "dflash2")
+#: other targets, with MTP layers
 MTP = {
     "mimo": mtp_pairs.mimo,
     "glm4_moe": mtp_pairs.glm4_moe,
@@ -217,6 +216,10 @@ class Llama:
         self.dflash2(folder, agreement, second=False)
 
 
+#: kinds with a drafter of its own beside the Llama target
+DRAFTERS = {"eagle": Llama.eagle, "eagle3": Llama.eagle3, "dflash": Llama.dflash, "dflash2": Llama.dflash2}
+
+
 def mtp(folder: Path, hidden: int, vocab: int, agreement: float, device: str) -> None:
     """A Qwen3.5 of two layers and its MTP drafter."""
     shape = checkpoints.full(hidden, vocab, 2 * hidden)
@@ -258,7 +261,7 @@ def main() -> None:
                 first = chosen.out / kind / "target"
             else:
                 (chosen.out / kind / "target").symlink_to(first.resolve())
-            getattr(llama, kind)(chosen.out / kind / "draft", chosen.agreement)
+            DRAFTERS[kind](llama, chosen.out / kind / "draft", chosen.agreement)
         for kind in [k for k in MTP if k in kinds]:
             write(chosen.out / kind / "target", *MTP[kind](llama, chosen.agreement))
         del llama

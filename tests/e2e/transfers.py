@@ -42,27 +42,20 @@ def main(folder: Path, kind: str) -> None:
     class FromFile(WeightTransferEngine[Init, Update]):
         init_info_cls, update_info_cls = Init, Update
 
-        def init_transfer_engine(self, init_info: Init) -> None:
+        def init_transfer_engine(self, *_: Any) -> None:
             pass
 
         def start_weight_update(self) -> None:
             initialize_layerwise_reload(self.model)
 
-        def receive_weights(self, update_info: Update, load_weights: Any = None) -> None:
+        def receive_weights(self, update_info: Update) -> None:
             self.model.load_weights(load_file(update_info.path).items())
-
-        def update_weights(self, update_info: Any) -> None:
-            self.receive_weights(Update(**update_info))
 
         def finish_weight_update(self) -> None:
             finalize_layerwise_reload(self.model, self.model_config)
 
         def shutdown(self) -> None:
             pass
-
-        @staticmethod
-        def trainer_send_weights(*_: Any, **__: Any) -> None:
-            raise NotImplementedError
 
     WeightTransferEngineFactory.register_engine("file", FromFile)
 
