@@ -68,9 +68,7 @@ def head() -> str:
 def serve() -> str:
     """Real vLLM with each draft head: speed from a run alone on its host, acceptance and output from one of more prompts.
     Equal letters: equal output; `output` is a hash of all token ids."""
-    timed, runs = (
-        {run["head"]: run for run in loaded(name)["heads"]} for name in ("h200-serve-profile", "h200-serve-shared")
-    )
+    timed, runs = ({run["head"]: run for run in loaded(name)["heads"]} for name in ("h200-serve-profile", "h200-serve"))
     letters: dict[str, str] = {}
     rows = []
     for name, label in HEADS.items():
@@ -88,7 +86,7 @@ def serve() -> str:
 def acceptance() -> str:
     """Accepted of all draft tokens over 256 prompts, by head."""
     rows = []
-    for name, label in (("h200-serve-shared", "EAGLE"), ("h200-tp2", "EAGLE, two GPUs"), ("h200-v026", "EAGLE, vLLM 0.26.0"),
+    for name, label in (("h200-serve", "EAGLE"), ("h200-tp2", "EAGLE, two GPUs"), ("h200-v026", "EAGLE, vLLM 0.26.0"),
                         ("h200-mtp", "MTP, Qwen3.5")):  # fmt: skip
         runs = {run["head"]: run["prompts_256"] for run in loaded(name)["heads"] if run["head"] != "none"}
         share = {head: f"{100 * run['accepted_tokens'] / run['draft_tokens']:.2f} %" for head, run in runs.items()}

@@ -135,7 +135,10 @@ class PackedHead:
                 if fresh:
                     self._warm()
         except UnsupportedHead as error:
-            self.decline(error.reason, str(error), phase)
+            if not fresh and error.reason == "not_finite":  # weights that a sleep took and nobody has brought back yet
+                self.move(HeadState.WAITING, error.reason, phase)
+            else:
+                self.decline(error.reason, str(error), phase)
             return
         except Exception as error:  # whatever fails in here, the server must go on with the stock head
             log.exception("Radiance draft head %s: packing failed", self.status.name)
@@ -161,9 +164,9 @@ class PackedHead:
             status.rerank,
         )
 
-    def follow_weights(self) -> None:
+    def follow_weights(self, *, woken: bool = False) -> None:
         """The weights of the engine were replaced: pack again, into the same memory, if the head is another one now or the
-        copy is gone.
+        copy is gone. `woken`: the engine has slept, and its weights may or may not be back.
 
         After a deep sleep all that was allocated while loading holds garbage, our constants too: they come first.
         """
@@ -171,8 +174,13 @@ class PackedHead:
         if self.vocab is not None and self._host_vocab is not None:
             self.vocab.copy_(self._host_vocab)
         rotation.refill(self.source.weight.device)
-        if self.quantised is None or (self.source.digest(), self.quantised.digest()) == self._digests:
+        if self.quantised is None:
             return
+        source, copy = self.source.digest(), self.quantised.digest()
+        if (source, copy) == self._digests and self.status.state is not HeadState.WAITING:
+            return
+        if woken and source != self._digests[0]:
+            return  # what must follow a sleep that took the weights, a reload or a transfer, is still to come
         self.status.repacked += 1
         log.warning(
             "Radiance draft head %s: its weights were replaced or its copy lost, packing again", self.status.name
@@ -217,7 +225,7 @@ class PackedHead:
             log.warning("Radiance draft head %s: its memory changed after packing, packing again", self.status.name)
             if not self._captured:  # else in place: graphs read it
                 self.quantised = None
-        if stale or self.quantised is None:
+        if stale or self.quantised is None or self.status.state is HeadState.WAITING:
             self.pack(Phase.SERVING, late=True)
         self._verified = self.status.state in (HeadState.ACTIVE, HeadState.SHADOW)
         return self._verified or self.count_stock(self.status.reason or "waiting")

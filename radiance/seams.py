@@ -27,6 +27,7 @@ METHODS: list[tuple[str, str, str, list[str], tuple[str, ...]]] = [
     (V2, "DraftModelSpeculator", "load_model", ["self", "target_model"], ()),
     (LOADER, "BaseModelLoader", "load_model", ["self", "vllm_config", "model_config"], ()),
     (WORKER, "Worker", "reload_weights", ["self"], ()),
+    (WORKER, "Worker", "wake_up", ["self", "tags"], ()),
     (WORKER, "Worker", "_start_weight_update", ["self", "is_draft"], ()),
     (WORKER, "Worker", "update_weights", ["self", "update_info"], ()),
     (WORKER, "Worker", "finish_weight_update", ["self"], ()),

@@ -6,6 +6,7 @@ hide that. Decoding is exact: every finite e4m3 value is an fp32 value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,12 +27,24 @@ def digest(*tensors: torch.Tensor) -> int:
     places = torch.arange(1, 2 * _DIGEST_WORDS, 2, device=device)
     total = torch.zeros((), dtype=torch.int64, device=device)
     for tensor in tensors:
-        rows = tensor if tensor.is_contiguous() else tensor.t()  # an e4m3 head of vLLM's is [k, n]
-        words = rows.reshape(-1).view(torch.int32 if tensor.nbytes % 4 == 0 else torch.uint8)
-        for start in range(0, len(words), _DIGEST_WORDS):
-            part = words[start : start + _DIGEST_WORDS]
-            total = total * 3 + (part * places[: len(part)]).sum()
+        for part in _in_order(tensor):
+            aligned = part.nbytes % 4 == part.storage_offset() * part.itemsize % 4 == 0
+            words = part.reshape(-1).view(torch.int32 if aligned else torch.uint8)
+            for start in range(0, len(words), _DIGEST_WORDS):
+                chunk = words[start : start + _DIGEST_WORDS]
+                total = total * 3 + (chunk * places[: len(chunk)]).sum()
     return int(total)
+
+
+def _in_order(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Contiguous tensors of the same bytes; an e4m3 head of vLLM's is [k, n] in memory."""
+    if tensor.is_contiguous():
+        yield tensor
+    elif tensor.t().is_contiguous():
+        yield tensor.t()
+    else:
+        for rows in torch.split(tensor, 1024):  # type: ignore[no-untyped-call]
+            yield rows.contiguous()
 
 
 @dataclass

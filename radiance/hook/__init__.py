@@ -12,6 +12,7 @@ Seams, read in vLLM 0.26, 0.29, 0.32 and 0.33 (V1 = v1/spec_decode, V2 = v1/work
 | LogitsProcessor.get_top_tokens | the same | argmax callers: token ids, no [m, n] row | through the row |
 | LogitsProcessor.get_top_k_tokens | the same (0.29+) | top-k callers | through the row |
 | Worker.reload_weights | v1 gpu_worker | after it: pack again what changed | a reloaded head is not noticed |
+| Worker.wake_up | the same | after it: pack what a sleep took, if its weights are back | after level 2 only a reload packs |
 | Worker._start_weight_update, update_weights, finish_weight_update, get_draft_model | the same | sessions of a weight transfer: lend a drafter its own heads, then pack what changed | weight transfer: declined by name |
 | head.quant_method.apply, .weight, .weight_scale, .shard_indices, .tp_size | ParallelLMHead | read once when a head is replaced | DECLINED(reason) |
 | use_local_argmax_reduction, speculative_config | proposer, speculator | turned on for greedy drafts | left as it is |

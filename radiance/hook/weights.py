@@ -1,7 +1,8 @@
 """After weights were replaced under a running engine, heads that changed are packed again, into the same memory.
 
-Graphs hold the addresses of the packed copy, so it is overwritten in place. Sleep needs no seam of its own: level 1 brings
-all of ours back with the weights; level 2 throws it away with them, and reload_weights, which must follow, comes here.
+Graphs hold the addresses of the packed copy, so it is overwritten in place. Sleep of level 1 brings all of ours back with the
+weights. Level 2 throws it away with them: it is packed again when they are back, by vLLM itself at wake_up
+(sleep_preserve_parameter_names), by reload_weights or by a transfer. Whoever loads weights otherwise calls follow() afterwards.
 
 Weight transfer, from a trainer, has sessions, of the target or of the drafter. Loading takes the target model's modules apart and puts
 them together; those of a drafter too, so for that time it gets back the heads that ours stand for.
@@ -31,6 +32,7 @@ _SESSION = ("_start_weight_update", "update_weights", "finish_weight_update")
 def wrap(module: ModuleType) -> None:
     owner = module.Worker
     imports.wrap(owner, "reload_weights", _then_follow)
+    imports.wrap(owner, "wake_up", _wake_up, optional=True)
     for name, make in zip(_SESSION, (_start, _update, _finish), strict=True):
         imports.wrap(owner, name, make, optional=True)
 
@@ -41,14 +43,15 @@ def sessions_are_followed() -> bool:
     return module is not None and all(hasattr(getattr(module.Worker, name, None), "__radiance__") for name in _SESSION)
 
 
-def follow() -> None:
-    """Compare every head of this process with its source, and pack what differs. Never raises."""
+def follow(*, woken: bool = False) -> None:
+    """Compare every head of this process with its source, and pack what differs. Never raises. `woken`: only what slept; the
+    weights may still be missing."""
     import torch
 
     with torch.no_grad():
         for draft in list(worker.heads):
             try:
-                draft.follow_weights()
+                draft.follow_weights(woken=woken)
             except Exception as error:  # an exception on one rank would end the reload on that rank alone
                 log.exception("Radiance draft head %s: following the new weights failed", draft.status.name)
                 draft.decline("packing_failed", repr(error))
@@ -65,20 +68,33 @@ def _then_follow(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def _wake_up(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wake_up(self: Any, tags: list[str] | None = None) -> Any:
+        result = original(self, tags)
+        if tags is None or "weights" in tags:  # else their memory may not be there yet
+            follow(woken=True)
+        return result
+
+    return wake_up
+
+
 def _start(original: Callable[..., Any]) -> Callable[..., Any]:
     def start(self: Any, is_draft: bool = False) -> Any:
         if not is_draft or self in _lent:  # in a session of the drafter: vLLM is about to refuse another
             return original(self, is_draft)
         _lend(self)
-        with _taken_back_if_it_fails(self):
+        try:
             return original(self, is_draft)
+        except BaseException:
+            _take_back(self)
+            raise
 
     return start
 
 
 def _update(original: Callable[..., Any]) -> Callable[..., Any]:
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _taken_back_if_it_fails(self):  # the session is over then
+        with _session_may_end(self):
             return original(self, *args, **kwargs)
 
     return update
@@ -86,11 +102,8 @@ def _update(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _finish(original: Callable[..., Any]) -> Callable[..., Any]:
     def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _taken_back_if_it_fails(self):
-            result = original(self, *args, **kwargs)
-        _take_back(self)
-        follow()
-        return result
+        with _session_may_end(self):
+            return original(self, *args, **kwargs)
 
     return finish
 
@@ -112,9 +125,12 @@ def _take_back(owner: Any) -> None:
 
 
 @contextmanager
-def _taken_back_if_it_fails(owner: Any) -> Iterator[None]:
+def _session_may_end(owner: Any) -> Iterator[None]:
+    """If vLLM's session is over after this, well or not, ours are put back and follow what has come in. A finish that failed
+    leaves it open, to be tried again."""
     try:
         yield
-    except BaseException:
-        _take_back(owner)
-        raise
+    finally:
+        if not getattr(owner, "_weight_update_active", False):
+            _take_back(owner)
+            follow()

@@ -8,6 +8,7 @@
 #   mtp next dflash2   acceptance, output and speed of these drafters (Qwen3.5, Qwen3-Next, DFlash2)
 #   eagle kv profile   the same of five heads; the size of the KV cache; what the GPU spends its time on
 #   tp2                EAGLE on two GPUs
+#   v026               EAGLE, where vLLM 0.26 is installed; not one of all
 #   kernels portable   the draft head alone, beside its rivals; its Triton kernels
 #
 # Radiance must be installed beside vLLM: its processes find the plugin by the entry point. Times mean something only if
@@ -59,7 +60,8 @@ run() { # job
     dflash2) serve h200-dflash2 dflash2 dflash none,stock,fast "$graphs" ;;
     eagle) serve h200-serve eagle eagle none,coarse,fp8,stock,fast "" ;;
     kv) serve h200-kv eagle eagle stock,fast "$graphs" --kv ;;
-    profile) serve h200-serve-profile eagle eagle stock,fast "" --profile ;;
+    profile) serve h200-serve-profile eagle eagle stock,fast,fp8 "" --profile ;;
+    v026) serve h200-v026 eagle eagle none,stock,fast "$graphs" ;;
     tp2)
       serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs"
       serve h200-tp2-deep deep/eagle eagle stock,fast "\"tensor_parallel_size\": 2, $graphs" # the host has time to spare

@@ -260,6 +260,7 @@ def main() -> None:
                 llama.target(chosen.out / kind / "target")
                 first = chosen.out / kind / "target"
             else:
+                (chosen.out / kind / "target").unlink(missing_ok=True)
                 (chosen.out / kind / "target").symlink_to(first.resolve())
             DRAFTERS[kind](llama, chosen.out / kind / "draft", chosen.agreement)
         for kind in [k for k in MTP if k in kinds]:

@@ -130,7 +130,7 @@ def without_rerank() -> None:
 
 
 def answer(found: dict[str, Any]) -> None:
-    print(MARK + json.dumps(found), flush=True)
+    print("\n" + MARK + json.dumps(found), flush=True)  # an engine of its own process may have left half a line
 
 
 def serve(chosen: argparse.Namespace) -> None:

@@ -96,16 +96,18 @@ def accepted(one: dict[str, Any], run: str) -> float:
     return float(one[run]["accepted_tokens"] / one[run]["draft_tokens"])
 
 
-#: files of runs with 256 prompts beside: 35 000 drafts a head
-MANY = ["h200-serve-shared", "h200-mtp", "h200-tp2", "h200-v026"]
+#: files of runs with 256 prompts beside: 35 000 draft tokens a head
+MANY = ["h200-serve", "h200-mtp", "h200-tp2", "h200-v026"]
 
 
 @pytest.mark.parametrize("name", [*MANY, "h200-serve-profile", "h200-dflash2"])
 def test_no_head_changes_the_output(name: str) -> None:
-    none = heads("h200-serve-shared")["none"]  # all targets say the same: the permutation that they are made of
-    runs = ["sequences_1", "sequences_16", *(["prompts_256"] if name in MANY else [])]
-    for run in runs:
-        assert {one[run]["output"] for one in heads(name).values()} == {none[run]["output"]}
+    none = heads("h200-serve")["none"]  # all Llama pairs share one target
+    for run in ["sequences_1", "sequences_16", *(["prompts_256"] if name in MANY else [])]:
+        outputs = {one[run]["output"] for one in heads(name).values()}
+        assert len(outputs) == 1
+        if name != "h200-mtp":
+            assert outputs == {none[run]["output"]}
 
 
 @pytest.mark.parametrize("name", MANY)
@@ -115,14 +117,14 @@ def test_two_bits_are_accepted_as_often_as_the_stock_head(name: str) -> None:
     assert abs(accepted(fast, "prompts_256") - accepted(stock, "prompts_256")) < 0.005
 
 
-@pytest.mark.parametrize("name", ["h200-serve-shared", "h200-mtp"])
+@pytest.mark.parametrize("name", ["h200-serve", "h200-mtp"])
 def test_the_rerank_is_what_keeps_the_acceptance(name: str) -> None:
     for run in ("sequences_1", "sequences_16", "prompts_256"):
         assert accepted(heads(name)["coarse"], run) < accepted(heads(name)["stock"], run) - 0.05
 
 
 @pytest.mark.parametrize(("name", "drafter", "ranks"), [
-    ("h200-serve-shared", "EagleLlamaForCausalLM", 1), ("h200-mtp", "Qwen3_5MTP", 1),
+    ("h200-serve", "EagleLlamaForCausalLM", 1), ("h200-mtp", "Qwen3_5MTP", 1),
     ("h200-tp2", "EagleLlamaForCausalLM", 2), ("h200-v026", "EagleLlamaForCausalLM", 1),
 ])  # fmt: skip
 def test_every_draft_came_from_two_bits(name: str, drafter: str, ranks: int) -> None:
@@ -186,11 +188,12 @@ def test_what_binds_at_one_sequence_is_not_the_draft_head() -> None:
 
 def test_counters_and_clock_are_right_under_graph_replay() -> None:
     """The device counts as many calls as the profiler saw kernels; its mean latency is that of the bench at the same m."""
-    fast = heads("h200-serve-shared")["fast"]
+    fast = heads("h200-serve")["fast"]
     profile = heads("h200-serve-profile")["fast"]["profile_1"]
     launched = next(k["calls"] for k in profile["kernels"] if k["name"] == "coarse")  # of one generation
-    assert fast["sequences_1"]["head_calls"] == 5 * launched
-    assert fast["sequences_1"]["head_rows"] == 5 * launched
+    generations = len(fast["sequences_1"].get("rounds", range(5)))
+    assert fast["sequences_1"]["head_calls"] == generations * launched
+    assert fast["sequences_1"]["head_rows"] == generations * launched
     bench = {r["m"]: r["us"] for r in loaded("h200.json")["rows"]
              if (r["n"], r["k"], r["path"], r["stage"]) == (248320, K, "cuda", "whole")}  # fmt: skip
     for sequences, m in ((1, 1), (16, 16)):
@@ -199,7 +202,7 @@ def test_counters_and_clock_are_right_under_graph_replay() -> None:
 
 
 def test_the_kv_cache_loses_no_more_than_the_packed_copy() -> None:
-    found = heads("h200-serve-shared")
+    found = heads("h200-kv" if (RESULTS / "h200-kv.json").exists() else "h200-serve")
     (head,) = found["fast"]["draft_head"]
     lost = found["stock"]["kv_mib"] - found["fast"]["kv_mib"]
     assert abs(lost - head["packed_bytes"] / 2**20) < 64

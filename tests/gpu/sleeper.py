@@ -67,8 +67,8 @@ def main(folder: str) -> None:
     seen["slept_1"] = serve()
     llm.sleep(level=2)
     llm.wake_up(tags=["weights"])
+    llm.collective_rpc(load_drafter)  # first: reload_weights ends with a look at every head
     llm.collective_rpc("reload_weights")
-    llm.collective_rpc(load_drafter)
     llm.wake_up(tags=["kv_cache"])
     seen["slept_2"] = serve()
     print("SEEN " + json.dumps(seen), flush=True)

@@ -310,6 +310,50 @@ def test_a_copy_that_a_sleep_took_is_packed_again_though_the_weights_are_the_sam
     assert head.status.repacked == 1
 
 
+def test_weights_that_a_sleep_took_are_waited_for() -> None:
+    """Level 2, then a reload of the target alone: the drafter's own head is garbage until its weights come too."""
+    head = packed()
+    assert head.usable(1, capturing=True)
+    before, weight, codes = addresses(head), head.source.weight.clone(), head._packed().packed.codes.clone()
+    head.source.weight[5, 6] = torch.nan  # as random bytes would have somewhere
+    head._packed().packed.codes.zero_()
+    head.follow_weights(woken=True)
+    assert head.status.state is HeadState.ACTIVE  # nothing is known yet
+    head.follow_weights()
+    assert (head.status.state, head.status.reason) == (HeadState.WAITING, "not_finite")
+    assert not head.usable(1, capturing=False)
+    head.source.weight.copy_(weight)
+    head.follow_weights()
+    assert head.status.state is HeadState.ACTIVE
+    assert addresses(head) == before
+    assert torch.equal(head._packed().packed.codes, codes)
+    assert head.usable(1, capturing=False)
+
+
+@pytest.mark.parametrize("by", ["follow", "call"])
+def test_weights_that_went_and_came_back_as_they_were(by: str) -> None:
+    head = packed()
+    weight = head.source.weight.clone()
+    head.source.weight.zero_()
+    head.follow_weights()
+    assert head.status.state is HeadState.WAITING
+    head.source.weight.copy_(weight)
+    if by == "follow":
+        head.follow_weights()
+    assert head.usable(1, capturing=False)
+    assert head.status.state is HeadState.ACTIVE
+
+
+def test_a_copy_that_a_sleep_took_is_packed_when_the_weights_are_awake_again() -> None:
+    """vLLM itself brought them back (sleep_preserve_parameter_names): no reload follows."""
+    head = packed()
+    codes = head._packed().packed.codes.clone()
+    head._packed().packed.codes.zero_()
+    head.follow_weights(woken=True)
+    assert torch.equal(head._packed().packed.codes, codes)
+    assert head.status.repacked == 1
+
+
 def test_rows_that_were_replaced_between_those_that_are_sampled_are_packed_again() -> None:
     head = packed()
     free = next(row for row in range(VALID) if row not in head._sample_ids.tolist())

@@ -79,5 +79,9 @@ def test_a_digest_sees_every_byte_and_where_it_lies(monkeypatch: pytest.MonkeyPa
     assert digest(weight, one) != digest(one, weight)
     odd = torch.randn(3, 5).half()  # 30 bytes
     assert digest(odd) != digest(odd.roll(1, 0))
+    shifted = torch.randn(65).bfloat16()[1:]  # 128 bytes, two behind a multiple of four
+    assert digest(shifted) != digest(shifted.flip(0))
+    strided = torch.randn(4, 8, 6).transpose(0, 2)[1]  # contiguous in neither order
+    assert digest(strided) != digest(strided.flip(0))
     transposed = torch.randn(32, 6).to(torch.float8_e4m3fn).T
     assert digest(transposed) == digest(transposed.T.contiguous())
