@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,7 +32,7 @@ def wrap(module: ModuleType) -> None:
     owner = module.Worker
     imports.wrap(owner, "reload_weights", _then_follow)
     imports.wrap(owner, "wake_up", _wake_up, optional=True)
-    for name, make in zip(_SESSION, (_start, _update, _finish), strict=True):
+    for name, make in zip(_SESSION, (_start, _may_end, _may_end), strict=True):
         imports.wrap(owner, name, make, optional=True)
 
 
@@ -92,20 +91,19 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
-def _update(original: Callable[..., Any]) -> Callable[..., Any]:
-    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _session_may_end(self):
+def _may_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    """If vLLM's session is over after this, well or not, ours are put back and follow what has come in. A finish that failed
+    leaves it open, to be tried again."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
             return original(self, *args, **kwargs)
+        finally:
+            if not getattr(self, "_weight_update_active", False):
+                _take_back(self)
+                follow()
 
-    return update
-
-
-def _finish(original: Callable[..., Any]) -> Callable[..., Any]:
-    def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _session_may_end(self):
-            return original(self, *args, **kwargs)
-
-    return finish
+    return method
 
 
 def _lend(owner: Any) -> None:
@@ -122,15 +120,3 @@ def _lend(owner: Any) -> None:
 def _take_back(owner: Any) -> None:
     for parent, name, child in _lent.pop(owner, []):
         parent._modules[name] = child
-
-
-@contextmanager
-def _session_may_end(owner: Any) -> Iterator[None]:
-    """If vLLM's session is over after this, well or not, ours are put back and follow what has come in. A finish that failed
-    leaves it open, to be tried again."""
-    try:
-        yield
-    finally:
-        if not getattr(owner, "_weight_update_active", False):
-            _take_back(owner)
-            follow()

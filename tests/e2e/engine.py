@@ -23,6 +23,18 @@ def runner(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
+def generated(llm: Any, counted: list[tuple[int, int]]) -> dict[str, Any]:
+    """Greedy answers to four prompts of token ids, and what became of their drafts. `counted`: counted_drafts()."""
+    from vllm import SamplingParams, TokensPrompt
+
+    counted.clear()
+    prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(4)]
+    sampling = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True, detokenize=False)
+    out = llm.generate(prompts, sampling, use_tqdm=False)
+    drafted, accepted = map(sum, zip(*counted, strict=True))
+    return {"tokens": [list(o.outputs[0].token_ids) for o in out], "accepted": accepted, "drafted": drafted}
+
+
 def counted_drafts() -> list[tuple[int, int]]:
     """(drafted, accepted) tokens of every draft from now on, of all engines: vLLM's metrics are those of the last one made."""
     from vllm.v1.spec_decode.metrics import SpecDecodingStats

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, runner
+from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, generated, runner
 
 #: family -> target, drafter (none: the target holds it), method
 FAMILIES = {
@@ -27,7 +27,7 @@ FAMILIES = {
 
 
 def main(folder: str, families: list[str]) -> None:
-    from vllm import LLM, SamplingParams, TokensPrompt
+    from vllm import LLM
 
     from radiance.hook.module import RadianceLMHead
 
@@ -51,16 +51,7 @@ def main(folder: str, families: list[str]) -> None:
         places = [(parent, name, child) for parent in drafter.model.modules() for name, child in parent.named_children()
                   if isinstance(child, RadianceLMHead)]  # fmt: skip
         (ours,) = {child for _, _, child in places}
-
-        def serve(engine: Any) -> dict[str, Any]:
-            counted.clear()
-            prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(4)]
-            sampling = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True, detokenize=False)
-            out = engine.generate(prompts, sampling, use_tqdm=False)
-            drafted, accepted = map(sum, zip(*counted, strict=True))
-            return {"tokens": [list(o.outputs[0].token_ids) for o in out], "accepted": accepted, "drafted": drafted}
-
-        fast = serve(llm)
+        fast = generated(llm, counted)
         ours.radiance.refresh()
         status = ours.radiance.status
         fast |= {
@@ -75,7 +66,7 @@ def main(folder: str, families: list[str]) -> None:
         for parent, name, child in places:
             setattr(parent, name, child.source)
         drafter.use_local_argmax_reduction = False
-        seen[family] = {"fast": fast, "stock": serve(llm)}
+        seen[family] = {"fast": fast, "stock": generated(llm, counted)}
     print("SEEN " + json.dumps(seen), flush=True)
     os._exit(0)
 

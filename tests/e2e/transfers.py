@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, runner
+from tests.e2e.engine import ONE_PROCESS, SMALL, counted_drafts, generated, runner
 
 
 def main(folder: Path, kind: str) -> None:
     from safetensors.torch import load_file, save_file
-    from vllm import LLM, SamplingParams, TokensPrompt
+    from vllm import LLM
     from vllm.distributed.weight_transfer.base import (
         WeightTransferEngine,
         WeightTransferInitInfo,
@@ -86,13 +86,7 @@ def main(folder: Path, kind: str) -> None:
     drafter = runner(llm).drafter
 
     def serve() -> dict[str, Any]:
-        counted.clear()
-        prompts = [TokensPrompt(prompt_token_ids=[5 + i, 17, 99 + i]) for i in range(4)]
-        sampling = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True, detokenize=False)
-        out = llm.generate(prompts, sampling, use_tqdm=False)
-        drafted, accepted = map(sum, zip(*counted, strict=True))
-        seen = {"tokens": [list(o.outputs[0].token_ids) for o in out], "accepted": accepted, "drafted": drafted,
-                "head": type(drafter.model.lm_head).__name__}  # fmt: skip
+        seen = generated(llm, counted) | {"head": type(drafter.model.lm_head).__name__}
         ours = getattr(drafter.model.lm_head, "radiance", None)
         if ours is not None:
             ours.refresh()
