@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from radiance import coarse, ledger, measure, provenance, rerank, rivals, rotation, shortlist
+from radiance.settings import DEFAULT_RERANK
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 #: draft rows at which rivals that compile a kernel for each are timed
 RIVAL_ROWS = (1, 16, 64)
-RERANK = 32
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--shape", action="append", type=measure.shape, help="n x k, such as 124160x5120; may be repeated"
     )
     head.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], help="draft rows, such as 1,8,64")
+    head.add_argument(
+        "--rerank", type=int, default=DEFAULT_RERANK, metavar="R", help="candidates a draft row [%(default)s]"
+    )
     head.add_argument("--no-triton", action="store_true", help="leave the portable path out")
     head.add_argument("--no-cuda", action="store_true", help="leave the CUDA kernels out")
     head.add_argument("--no-rivals", action="store_true", help="leave fp8 and, where installed, humming out")
@@ -42,12 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("radiance bench needs a GPU; this torch sees none", file=sys.stderr)
         return 69
-    results = describe(["radiance", "bench", *(sys.argv[1:] if argv is None else argv)])
+    results = describe(["radiance", "bench", *(sys.argv[1:] if argv is None else argv)]) | {"rerank": args.rerank}
     for n, k in args.shape or measure.SHAPES:
         bench_head(
             n,
             k,
             args.rows or ROWS,
+            args.rerank,
             results,
             cuda=not args.no_cuda,
             portable=not args.no_triton,
@@ -76,9 +80,9 @@ def describe(command: Sequence[str]) -> dict[str, Any]:
 
 
 def bench_head(
-    n: int, k: int, rows: Sequence[int], results: dict[str, Any], *, cuda: bool, portable: bool, others: bool
+    n: int, k: int, rows: Sequence[int], r: int, results: dict[str, Any], *, cuda: bool, portable: bool, others: bool
 ) -> None:
-    """All paths of one head; prints a line a measurement and appends it to results["rows"]."""
+    """All paths of one head, r candidates a row; prints a line a measurement and appends it to results["rows"]."""
     where = torch.device("cuda", torch.cuda.current_device())
     rot = rotation.to(rotation.make(k), where)
     sources = measure.sources(n, k, where)
@@ -94,14 +98,12 @@ def bench_head(
             path = "cuda" if layout == "fragment" else "triton"
             pairs = measure.pairs(packs, xs)
             scratches = [coarse.coarse(p, rot, x) for p, x in pairs[:8]]
-            ids = [shortlist.select(scratch, RERANK, n) for scratch in scratches]
-            _whole(note, path, packs, rot, sources, xs)
+            ids = [shortlist.select(scratch, r, n) for scratch in scratches]
+            _whole(note, path, packs, rot, sources, xs, r)
             note(path, "rotate+coarse", measure.timed([partial(coarse.coarse, p, rot, x) for p, x in pairs]))
             alone = measure.coarse_alone if path == "cuda" else measure.portable_coarse_alone
             note(path, "coarse", measure.timed(alone(packs, rot, xs)), packs[0].format.bytes)
-            note(
-                path, "select", measure.timed([partial(shortlist.select, scratch, RERANK, n) for scratch in scratches])
-            )
+            note(path, "select", measure.timed([partial(shortlist.select, scratch, r, n) for scratch in scratches]))
             best = partial(rerank.best, sources[0], portable=path == "triton")
             note(path, "rerank", measure.timed([partial(best, x, i) for i, x in measure.pairs(ids, xs)]))
         if others and (us := rivals.fp8(sources, xs)) is not None:
@@ -112,13 +114,13 @@ def bench_head(
 
 
 def _whole(note: _Recorder, path: str, packs: list[Any], rot: rotation.Rotation, sources: list[Any],
-           xs: list[torch.Tensor]) -> None:  # fmt: skip
+           xs: list[torch.Tensor], r: int) -> None:  # fmt: skip
     """The whole path with its counters, what they say themselves, and the whole path without them."""
     counters = ledger.make(xs[0].device)
 
     def calls(kept: ledger.Ledger | None) -> list[Any]:
         return [
-            partial(shortlist.top_tokens, p, rot, sources[i % len(sources)], x, RERANK, p.format.n, counters=kept)
+            partial(shortlist.top_tokens, p, rot, sources[i % len(sources)], x, r, p.format.n, counters=kept)
             for i, (p, x) in enumerate(measure.pairs(packs, xs))
         ]
 

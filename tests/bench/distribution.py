@@ -46,7 +46,7 @@ def sample(
         "max_model_len": 256,
         "max_num_seqs": 32,
         "enable_prefix_caching": False,
-        "seed": 7,
+        "seed": RUNS.index(run),  # its own: with one seed the runs draw the same noise, and their samples hardly differ
         "disable_log_stats": False,
         "skip_tokenizer_init": True,
         "gpu_memory_utilization": 0.2,

@@ -7,6 +7,7 @@
 #   distribution       what sampled drafts do to the distribution
 #   mtp next dflash2   acceptance, output and speed of these drafters (Qwen3.5, Qwen3-Next, DFlash2)
 #   eagle kv profile   the same of five heads; the size of the KV cache; what the GPU spends its time on
+#   depth              EAGLE behind the target of 16 layers; also with 48 and 64 candidates
 #   tp2                EAGLE on two GPUs
 #   v026               EAGLE, where vLLM 0.26 is installed; not one of all
 #   kernels portable   the draft head alone, beside its rivals; its Triton kernels
@@ -61,6 +62,7 @@ run() { # job
     eagle) serve h200-serve eagle eagle none,coarse,fp8,stock,fast "" ;;
     kv) serve h200-kv eagle eagle stock,fast "$graphs" --kv ;;
     profile) serve h200-serve-profile eagle eagle stock,fast,fp8 "" --profile ;;
+    depth) serve h200-deep deep/eagle eagle none,stock,fast,fast:48,fast:64 "$graphs" ;;
     v026) serve h200-v026 eagle eagle none,stock,fast "$graphs" ;;
     tp2)
       serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs"
@@ -76,7 +78,7 @@ run() { # job
 }
 
 if (($# == 0)); then
-  set -- pairs small deep tests sleep sanitise distribution mtp next dflash2 eagle kv profile kernels portable
+  set -- pairs small deep tests sleep sanitise distribution mtp next dflash2 eagle depth kv profile kernels portable
   if (($(nvidia-smi --list-gpus | wc -l) > 1)); then set -- "$@" tp2; fi
 fi
 for job; do run "$job"; done

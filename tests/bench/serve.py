@@ -130,8 +130,8 @@ def ratios(found: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--head", choices=serving.HEADS, help="be the process of one head")
-    parser.add_argument("--heads", default=",".join(serving.HEADS))
+    parser.add_argument("--head", help="be the process of one head")
+    parser.add_argument("--heads", default=",".join(serving.HEADS), help="of them, and fast:R, with R candidates")
     parser.add_argument("--method", default="eagle")
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -142,10 +142,12 @@ def main() -> None:
     parser.add_argument(
         "--kv", action="store_true", help="only starts, one after the other, for the size of the KV cache"
     )
-    parser.add_argument("--limit", type=float, default=240, help="seconds for any one answer")
+    parser.add_argument("--limit", type=float, default=400, help="seconds for any one answer")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     heads = chosen.heads.split(",")
+    if unknown := {head.partition(":")[0] for head in heads} - set(serving.HEADS):
+        parser.error(f"there is no head {', '.join(unknown)}")
     share = {"gpu_memory_utilization": 0.5} if chosen.kv else {
         "gpu_memory_utilization": round(0.8 / len(heads), 2), "kv_cache_memory_bytes": KV_BYTES}  # fmt: skip
     chosen.options = share | chosen.options

@@ -20,16 +20,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: none: no speculation; fast: 2-bit with rerank; coarse: without; fp8: vLLM's own draft_lm_head_quantization
+#: none: no speculation; fast: 2-bit with rerank (fast:R: of R candidates); coarse: without; fp8: vLLM's own
+#: draft_lm_head_quantization
 HEADS = ("none", "stock", "fast", "coarse", "fp8")
 #: what answers begin with; vLLM logs to the same stream
 MARK = "RESULT "
 
 
 def start(chosen: argparse.Namespace) -> Any:
-    head, folder = chosen.head, chosen.folder
+    (head, _, rerank), folder = chosen.head.partition(":"), chosen.folder
     os.environ |= {
         "RADIANCE_FAST_DRAFT": "1" if head in ("fast", "coarse") else "0",
+        **({"RADIANCE_DRAFT_RERANK": rerank} if rerank else {}),
         "RADIANCE_STATE_DIR": tempfile.mkdtemp(),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if chosen.profile or head == "coarse" else "1",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # kv_bytes() travels to the engine
@@ -138,7 +140,7 @@ def serve(chosen: argparse.Namespace) -> None:
     begin = time.monotonic()
     llm = start(chosen)
     heads = draft_heads()
-    if chosen.head in ("fast", "coarse") and not any(one["state"] == "active" for one in heads):
+    if chosen.head.startswith(("fast", "coarse")) and not any(one["state"] == "active" for one in heads):
         raise SystemExit(f"{chosen.head}: no draft head is active, this would measure the stock head: {heads}")
     ranks = [size / 2**20 for size in llm.collective_rpc(kv_bytes) if size is not None]
     answer({"start_seconds": round(time.monotonic() - begin, 1), "kv_mib": round(min(ranks), 1) if ranks else None})

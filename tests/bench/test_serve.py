@@ -32,3 +32,10 @@ def test_an_engine_that_says_nothing_is_killed_and_named(monkeypatch: pytest.Mon
     with pytest.raises(SystemExit, match=r"(?s)fast: no answer within .*still loading"):
         engine.answer()
     assert started[0].wait(10) < 0
+
+
+def test_a_head_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["serve.py", "FOLDER", "--heads", "stock,fast:48,slow"])
+    with pytest.raises(SystemExit, match="2"):
+        serve.main()
+    assert "there is no head slow" in capsys.readouterr().err

@@ -23,20 +23,20 @@ def test_heads_generate_in_turns(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     checkpoints.save(tmp_path / "target", config, tensors)
     result = tmp_path / "result.json"
-    command = [sys.executable, "tests/bench/serve.py", str(tmp_path), "--method", "mtp", "--heads", "stock,fast",
+    command = [sys.executable, "tests/bench/serve.py", str(tmp_path), "--method", "mtp", "--heads", "stock,fast:48",
                "--rounds", "3", "--prompts", "4", "--tokens", "16", "--options", json.dumps(OPTIONS), "--json", str(result)]  # fmt: skip
     done = subprocess.run(
         command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=400, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "fast, 16 sequences: " in done.stdout
+    assert "fast:48, 16 sequences: " in done.stdout
     found = {head["head"]: head for head in json.loads(result.read_text())["heads"]}
-    assert list(found) == ["stock", "fast"]
+    assert list(found) == ["stock", "fast:48"]
     for run, rounds in (("sequences_1", 3), ("sequences_16", 3), ("prompts_4", 1)):
         stock, fast = (found[head][run] for head in found)
         assert stock["output"] == fast["output"]
         assert len(stock["rounds"]) == len(fast["rounds"]) == rounds
         assert (fast["drafts"], fast["accepted_tokens"]) == (stock["drafts"], stock["accepted_tokens"])
-    assert found["fast"]["sequences_16"]["head_calls"] > 0
-    (head,) = found["fast"]["draft_head"]
-    assert (head["state"], head["rank"]) == ("active", 0)
+    assert found["fast:48"]["sequences_16"]["head_calls"] > 0
+    (head,) = found["fast:48"]["draft_head"]
+    assert (head["state"], head["rank"], head["rerank"]) == ("active", 0, 48)
