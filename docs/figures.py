@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = "tests/bench/results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "drafters.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "drafters.md", ROOT / "docs" / "kernels.md")
 #: the draft head of a 27B Qwen at TP=2
 SHAPE = (124160, 5120)
 ROWS = (1, 8, 16, 32, 64, 128)
@@ -25,6 +26,7 @@ HEADS = {
     "fp8": "vLLM's `draft_lm_head_quantization: fp8`",
     "coarse": "2 bits without the rerank",
     "fast": "**2 bits with the rerank**",
+    "fast:64": "2 bits, 64 candidates",
 }
 SCHEMES = {
     "minmax": "asymmetric min/max, the usual codes",
@@ -43,56 +45,101 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def us(
+    rows: Sequence[dict[str, Any]], m: int, path: str, stage: str = "whole", shape: tuple[int, int] = SHAPE
+) -> float:
+    (found,) = [
+        r["us"] for r in rows if (r["n"], r["k"]) == shape and (r["m"], r["path"], r["stage"]) == (m, path, stage)
+    ]
+    return float(found)
+
+
 def head() -> str:
     """hidden -> token ids at SHAPE: stock, fp8, ours, in microseconds."""
     rows = loaded("h200")["rows"]
-
-    def us(path: str, m: int) -> float:
-        (found,) = [
-            r["us"] for r in rows if (r["n"], r["k"]) == SHAPE and (r["m"], r["path"], r["stage"]) == (m, path, "whole")
-        ]
-        return float(found)
-
-    ours, stock = [us("cuda", m) for m in ROWS], [us("stock", m) for m in ROWS]
+    ours, stock = [us(rows, m, "cuda") for m in ROWS], [us(rows, m, "stock") for m in ROWS]
     return table(
         ["draft rows", *map(str, ROWS)],
         [
             ["stock bf16 (us)", *(f"{value:.0f}" for value in stock)],
-            ["fp8 (us)", *(f"{us('fp8', m):.0f}" for m in ROWS)],
+            ["fp8 (us)", *(f"{us(rows, m, 'fp8'):.0f}" for m in ROWS)],
             ["**2-bit + rerank (us)**", *(f"**{value:.0f}**" for value in ours)],
             ["times stock", *(f"{a / b:.1f}" for a, b in zip(stock, ours, strict=True))],
         ],
     )
 
 
+def portable() -> str:
+    """The Triton path at SHAPE, in microseconds, stage by stage."""
+    rows = loaded("h200-triton")["rows"]
+    ours, stock = [us(rows, m, "triton") for m in ROWS], [us(rows, m, "stock") for m in ROWS]
+    shares = {
+        r["m"]: r["read_share"]
+        for r in rows
+        if (r["n"], r["k"]) == SHAPE and (r["path"], r["stage"]) == ("triton", "coarse")
+    }
+    stages = {"rotate+coarse": "rotate + coarse", "select": "select alone", "rerank": "rerank alone"}
+    return table(
+        ["H200, 124160 x 5120, us", *(f"M={m}" if m == 1 else str(m) for m in ROWS)],
+        [
+            ["stock: linear + argmax", *(f"{value:.0f}" for value in stock)],
+            ["**whole path**", *(f"**{value:.1f}**" for value in ours)],
+            ["x stock", *(f"{a / b:.1f}" for a, b in zip(stock, ours, strict=True))],
+            ["coarse alone", *(f"{us(rows, m, 'triton', 'coarse'):.1f}" for m in ROWS)],
+            ["share of the read bandwidth", *(f"{100 * shares[m]:.0f} %" for m in ROWS)],
+            *([label, *(f"{us(rows, m, 'triton', stage):.1f}" for m in ROWS)] for stage, label in stages.items()),
+        ],
+    )
+
+
+def rerank() -> str:
+    """What more candidates cost a call, in microseconds of the whole path at 248320 x 5120, and what they bring."""
+    runs, deep = loaded("h200-rerank")["runs"], {run["head"]: run for run in loaded("h200-deep")["heads"]}
+    rows = [["stock head", *(f"{us(runs[0]['rows'], m, 'stock', shape=(248320, 5120)):.0f}" for m in (1, 4, 16, 64)),
+             accepted(deep, "stock", 2)]]  # fmt: skip
+    for run in runs:
+        times = [f"{us(run['rows'], m, 'cuda', shape=(248320, 5120)):.1f}" for m in (1, 4, 16, 64)]
+        name = "fast" if run["rerank"] == 32 else f"fast:{run['rerank']}"
+        rows.append([f"r = {run['rerank']}", *times, accepted(deep, name, 2)])
+    return table(["us a call", "1 row", "4", "16", "64", "drafts accepted"], rows)
+
+
 def serve() -> str:
-    """Real vLLM with each draft head: speed from a run alone on its host, acceptance and output from one of more prompts.
-    Equal letters: equal output; `output` is a hash of all token ids."""
-    timed, runs = ({run["head"]: run for run in loaded(name)["heads"]} for name in ("h200-serve-profile", "h200-serve"))
+    """Real vLLM with each draft head, medians of rounds in turns behind a target of 16 layers; what is accepted over 256 prompts,
+    there or, for heads that were not run there, behind one of two. Equal letters: equal output; `output` is a hash of all tokens."""
+    deep, flat = ({run["head"]: run for run in loaded(name)["heads"]} for name in ("h200-deep", "h200-serve"))
     letters: dict[str, str] = {}
     rows = []
     for name, label in HEADS.items():
-        speeds = [
-            f"{timed[name][run]['tokens_per_second']:.0f}" if name in timed else "-"
-            for run in ("sequences_1", "sequences_16")
-        ]
-        many = runs[name]["prompts_256"]
-        accepted = f"{100 * many['accepted_tokens'] / many['draft_tokens']:.1f} %" if "drafts" in many else ""
-        letter = letters.setdefault(many["output"], "ABCDE"[len(letters)])
-        rows.append([label, *speeds, accepted, letter])
-    return table(["draft head", "tokens/s, 1 sequence", "16 sequences", "drafts accepted", "output"], rows)
+        speeds = []
+        for run in ("sequences_1", "sequences_16"):
+            speed = "-"
+            if name in deep:
+                times = median(
+                    a / b for a, b in zip(deep[name][run]["rounds"], deep["stock"][run]["rounds"], strict=True)
+                )
+                speed = f"{deep[name][run]['tokens_per_second']:.0f} ({times:.2f} x)"
+            speeds.append(speed)
+        letter = letters.setdefault(deep.get(name, flat.get(name))["prompts_256"]["output"], "ABCDE"[len(letters)])
+        rows.append([label, *speeds, accepted(deep, name), accepted(flat, name), letter])
+    return table(
+        ["draft head", "tokens/s, 1 sequence", "16 sequences", "drafts accepted", "two layers", "output"], rows
+    )
+
+
+def accepted(runs: dict[str, Any], head: str, digits: int = 1) -> str:
+    many = runs.get(head, {}).get("prompts_256", {})
+    return f"{100 * many['accepted_tokens'] / many['draft_tokens']:.{digits}f} %" if "drafts" in many else "-"
 
 
 def acceptance() -> str:
     """Accepted of all draft tokens over 256 prompts, by head."""
     rows = []
-    for name, label in (("h200-serve", "EAGLE"), ("h200-tp2", "EAGLE, two GPUs"), ("h200-v026", "EAGLE, vLLM 0.26.0"),
-                        ("h200-mtp", "MTP, Qwen3.5")):  # fmt: skip
-        runs = {run["head"]: run["prompts_256"] for run in loaded(name)["heads"] if run["head"] != "none"}
-        share = {head: f"{100 * run['accepted_tokens'] / run['draft_tokens']:.2f} %" for head, run in runs.items()}
-        rows.append(
-            [label, *(share.get(head, "-") for head in ("stock", "fast", "coarse")), str(runs["fast"]["draft_tokens"])]
-        )
+    for name, label in (("h200-serve", "EAGLE"), ("h200-deep", "EAGLE, 16 layers"), ("h200-tp2", "EAGLE, two GPUs"),
+                        ("h200-v026", "EAGLE, vLLM 0.26.0"), ("h200-mtp", "MTP, Qwen3.5"), ("h200-dflash2", "DFlash2")):  # fmt: skip
+        runs = {run["head"]: run for run in loaded(name)["heads"]}
+        drafted = str(runs["fast"]["prompts_256"]["draft_tokens"])
+        rows.append([label, *(accepted(runs, head, 2) for head in ("stock", "fast", "coarse")), drafted])
     return table(["drafts accepted", "stock head", "2 bits with the rerank", "without it", "draft tokens"], rows)
 
 
@@ -118,7 +165,8 @@ def ranking() -> str:
 
 
 FIGURES: dict[str, Callable[[], str]] = {
-    "head": head, "serve": serve, "acceptance": acceptance, "quantise": quantise, "ranking": ranking,
+    "head": head, "portable": portable, "rerank": rerank, "serve": serve, "acceptance": acceptance, "quantise": quantise,
+    "ranking": ranking,
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ DEPENDS = {
     "h200": HEAD,
     **{
         f"h200-{run}": [*HEAD, "radiance/hook*"]
-        for run in ("serve", "dflash2", "mtp", "next", "tp2", "v026", "kv", "distribution")
+        for run in ("serve", "deep", "dflash2", "mtp", "next", "tp2", "v026", "kv", "distribution")
     },
     "h200-quantise": ["radiance/quantise*", "radiance/feedback*", "radiance/rotation*", "radiance/pack*"],
 }
