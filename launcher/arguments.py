@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from launcher.errors import UsageProblem
@@ -17,7 +18,7 @@ from launcher.owned import ENGINE_FIELDS, FIELDS, LAUNCHER, SECRETS, owned
 from launcher.schema import Profile
 
 SHORT = {"sc": "speculative-config", "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "cc": "compilation-config",
-         "dp": "data-parallel-size", "h": "help"}  # fmt: skip
+         "dp": "data-parallel-size", "dpa": "data-parallel-address", "n": "nnodes", "r": "node-rank", "h": "help"}  # fmt: skip
 
 
 def build(
@@ -67,11 +68,20 @@ def _own(profile: Profile) -> list[str]:
 
 def names(extra: tuple[str, ...]) -> set[str]:
     """Long names of the options in `extra`: dashes off, underscores as dashes, short names spelt out, `.sub.key` cut."""
-    found = set()
-    for token in extra:
+    return set(values(extra))
+
+
+def values(argv: Sequence[str]) -> dict[str, str]:
+    """Names as above -> the value after `=` or in the next word; empty for one that has none. The last of a name counts."""
+    found, name = {}, ""
+    for token in argv:
         if len(token) > 1 and token.startswith("-") and not token[1].isdigit() and token[1] != ".":
-            name = token.split("=", 1)[0].lstrip("-").split(".", 1)[0].replace("_", "-")
-            found.add(SHORT.get(name, name) if not token.startswith("--") else name)
+            word, _, value = token.partition("=")
+            name = word.lstrip("-").split(".", 1)[0].replace("_", "-")
+            name = SHORT.get(name, name) if not token.startswith("--") else name
+            found[name] = value
+        elif name:
+            found[name], name = found[name] or token, ""
     return found
 
 

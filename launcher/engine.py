@@ -32,6 +32,7 @@ class Exit(StrEnum):
     FALLBACK = "fallback"
     HEAD_REQUIRED = "head_required"
     BUDGET = "startup_budget"
+    REGROUP = "regroup"
     KILLED = "killed"
 
 
@@ -93,6 +94,12 @@ class Engine:
     ledger: Ledger = field(default_factory=Ledger)
     #: the probe gave up, for this reason; supervise ends the start
     refused: str = ""
+    #: on a headless node (leader.py): why its vLLM has to be started anew; why there is no leader any more; whether the group
+    #: is gone as far as one can tell; why the leader is not ready
+    regroup: str = ""
+    lost: str = ""
+    leader_gone: bool = False
+    leader_says: str = "the leader has not been asked"
 
     @property
     def phase(self) -> Phase:
@@ -114,7 +121,9 @@ class Engine:
         """A new vLLM is about to start: its predecessor's workers count on, but they are no longer shown."""
         self.ledger.retire(self.state_dir)
         self.timeline.begin(first=self.life == 0)
-        self.exit_code, self.answered, self.refused = None, None, ""
+        self.exit_code, self.answered = None, None
+        self.refused = self.regroup = self.lost = ""
+        self.leader_gone = False
         self.begun = time.time()
         self.life += 1
 
@@ -154,7 +163,8 @@ class Engine:
         if self.phase not in SERVING:
             return False, f"phase is {self.phase}"
         if not self.up:
-            return False, "vLLM does not answer /health"
+            follows = f"the leader {self.plan.leader}: {self.leader_says}"
+            return False, follows if self.plan.leader else "vLLM does not answer /health"
         if wedge := self.wedge():
             return False, wedge
         if self.plan.require in (Require.READY, Require.FAIL):

@@ -65,6 +65,10 @@ class EngineWedged(EngineDied):
     pass
 
 
+class LeaderLost(LauncherError):
+    exit_code = 70
+
+
 class HeadRequired(LauncherError):
     exit_code = 70
 

@@ -60,9 +60,11 @@ class RadianceCollector(Collector):
         engine, scrape = self._engine, self._engine.scrape
         workers, errors = engine.workers()
         yield from _launcher(engine)
-        yield from _vllm(engine, scrape)
-        if engine.plan.depth is not None or scrape.spec:
-            yield from _acceptance(scrape.acceptance)
+        yield from _vllm(engine)
+        if engine.plan.leader is None:  # a headless node has no API to read
+            yield from _scrape(engine, scrape)
+            if engine.plan.depth is not None or scrape.spec:
+                yield from _acceptance(scrape.acceptance)
         yield _family("status_file_errors", [((), len(errors))])
         yield _family("worker_heartbeat_timestamp_seconds", [(w.labels, w.snapshot.heartbeat) for w in workers])
         yield _family("worker_problem", [(w.labels, float(bool(w.snapshot.problem))) for w in workers])
@@ -129,12 +131,15 @@ def _launcher(engine: Engine) -> Iterator[Metric]:
     yield _family("speculation_configured", [((), float(plan.depth is not None))])
 
 
-def _vllm(engine: Engine, scrape: Scrape) -> Iterator[Metric]:
+def _vllm(engine: Engine) -> Iterator[Metric]:
     yield _family("vllm_up", [((), float(engine.up))])
     yield _family("vllm_start_time_seconds", [((), engine.begun)] if engine.life else [])
     yield _family("vllm_restarts", [((), engine.restarts)])
     yield _family("vllm_exits", [((str(reason),), engine.exits[reason]) for reason in Exit])
     yield _family("vllm_exit_code", [] if engine.exit_code is None else [((), engine.exit_code)])
+
+
+def _scrape(engine: Engine, scrape: Scrape) -> Iterator[Metric]:
     yield _family("vllm_scrape_success", [((), float(scrape.success))])
     yield _family("vllm_scrape_duration_seconds", [((), scrape.seconds)])
     yield _family("vllm_scrape_timestamp_seconds", [] if scrape.at is None else [((), scrape.at)])

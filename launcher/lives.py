@@ -8,6 +8,9 @@ must never look like a clean stop.
     died, wedged     again after a pause, if some vLLM of this launcher has been ready and restarts are left; else exit 70
     never ready      exit 124, with the phase it reached; no second try, the orchestrator decides
     floor            again with the stock head, after a drain
+
+On a headless node (leader.py) vLLM starts once the leader's has, starts anew when that one does, and drains as long as the
+leader lasts.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from launcher.acceptance import Floor
 from launcher.causes import explain
 from launcher.child import Child
 from launcher.engine import Engine, Exit
-from launcher.errors import EngineDied, EngineWedged, HeadRequired, LauncherError, StartupSpent, StopForced
+from launcher.errors import EngineDied, EngineWedged, HeadRequired, LauncherError, LeaderLost, StartupSpent, StopForced
+from launcher.leader import Follower, Leader
 from launcher.options import OnWedge
-from launcher.probe import Probe
+from launcher.probe import Probe, Watch
 from launcher.signals import Signals
 from launcher.states import SERVING, START, Phase
 
@@ -35,6 +39,8 @@ RESTART_WINDOW_SECONDS = 1800.0
 LONGEST_PAUSE_SECONDS = 60.0
 #: what is wedged or never started does not drain; it gets a moment to end by itself
 SHORT_GRACE_SECONDS = 5.0
+#: between two lines that say what is waited for
+REMINDER_SECONDS = 30.0
 
 
 class Restarts:
@@ -68,6 +74,7 @@ class Lives:
         self._signals, self._redact = signals, redact
         self._options = engine.plan.options
         self._starting = True
+        self._leader = Leader(engine.plan.leader) if engine.plan.leader else None
         self._restarts = Restarts(self._options.max_restarts, self._options.restart_delay_seconds)
 
     def run(self) -> None:
@@ -87,7 +94,7 @@ class Lives:
     def _pause(self, error: LauncherError) -> bool:
         """True after the wait for a restart; False if there is none."""
         once_ready = any(phase in self._engine.since for phase in SERVING)
-        if not once_ready or isinstance(error, (HeadRequired, StartupSpent, StopForced)):
+        if not once_ready or isinstance(error, (HeadRequired, LeaderLost, StartupSpent, StopForced)):
             return False
         seconds = self._restarts.next(time.monotonic())
         if seconds is None:
@@ -104,12 +111,18 @@ class Lives:
     def _live(self) -> bool:
         """One vLLM from start to end. True: start another one at once. False: stopped on request."""
         engine = self._engine
+        joined = self._leader_started(self._leader) if self._leader else None
+        if self._leader and joined is None:
+            log.info("stopped while there was no vLLM of the leader to join")
+            return False
         engine.begin()
         child = Child(
             self._argv, self._env, self._options.grace_seconds, self._redact, self._options.log_format, self._begun
         )
         engine.pid = child.pid
-        probe = Probe(engine, self._env)
+        probe: Watch = Probe(engine, self._env)
+        if self._leader and joined is not None:
+            probe = Follower(engine, self._leader, joined)
         probe.start()
         try:
             reason, text = self._watch(child)
@@ -122,7 +135,22 @@ class Lives:
             self._close(child, probe, Exit.KILLED, "the launcher failed")
             raise
         self._close(child, probe, reason, text)
-        return reason is Exit.FALLBACK
+        return reason in (Exit.FALLBACK, Exit.REGROUP)
+
+    def _leader_started(self, leader: Leader) -> float | None:
+        """When the leader started its vLLM, waiting for that; None: asked to stop meanwhile. The startup budget does not run: the
+        leader may fetch its model first."""
+        reminder = 0.0
+        while True:
+            word = leader.ask()
+            if word is not None and word.started is not None:
+                return word.started
+            if time.monotonic() >= reminder:
+                what = "has not started its vLLM" if word else "does not answer; it must have the same --metrics-port"
+                log.info("waiting: the leader's launcher at %s %s", leader.url, what)
+                reminder = time.monotonic() + REMINDER_SECONDS
+            if self._signal(1.0) is not None:
+                return None
 
     def _begun(self, phase: Phase) -> None:
         """vLLM says that a phase of its start begins. What it says later on is no start."""
@@ -143,6 +171,13 @@ class Lives:
                 return Exit.STOPPED, name
             if child.ended():
                 raise EngineDied(f"vLLM ended by itself in phase {phase} with {child.code()}")
+            if engine.regroup:
+                log.warning("%s: starting this node's anew", engine.regroup)
+                self._stop_short(child)
+                return Exit.REGROUP, engine.regroup
+            if engine.lost:
+                self._stop_short(child)
+                raise LeaderLost(f"{engine.lost}; is it up, and reachable from here?")
             if engine.refused:
                 self._stop_short(child)
                 raise HeadRequired(
@@ -185,12 +220,14 @@ class Lives:
         """The end somebody asked for. Raises StopForced when vLLM has to be killed."""
         if why := self._drain(child):
             raise StopForced(f"{why}; killed vLLM and its workers")
-        log.info("vLLM ended with %s", child.code())
+        log.info("vLLM ended with %s", child.code() if child.ended() else "what is left of it killed")
 
     def _drain(self, child: Child) -> str:
         """Not ready, but serving, for the drain delay; SIGTERM; the grace. Empty when vLLM ended by itself, else why it has
         not: the time is over, or a signal came, which stays in the queue."""
         self._engine.enter(Phase.DRAINING)
+        if self._leader:
+            return self._outlast_leader(child)
         if not (why := self._wait_end(child, self._options.drain_delay_seconds)):
             child.terminate()
             why = self._wait_end(child, self._options.grace_seconds)
@@ -198,16 +235,24 @@ class Lives:
             return why
         return f"vLLM did not end within {self._options.grace_seconds:g} s of SIGTERM"
 
+    def _outlast_leader(self, child: Child) -> str:
+        """The leader's running requests need these ranks, so they stay until it is gone; then nothing is lost by killing them."""
+        patience = self._options.drain_delay_seconds + self._options.grace_seconds
+        if why := self._wait_end(child, patience, lambda: self._engine.leader_gone):
+            return why
+        child.terminate()
+        return self._wait_end(child, SHORT_GRACE_SECONDS)
+
     def _stop_short(self, child: Child) -> None:
         """For what is wedged or never started: a moment to end, then `_close` kills it."""
         self._engine.enter(Phase.DRAINING)
         child.terminate()
         self._wait_end(child, min(self._options.grace_seconds, SHORT_GRACE_SECONDS))
 
-    def _wait_end(self, child: Child, seconds: float) -> str:
-        """Until the child has ended, the time is over, or a signal came: then text, and the signal stays in the queue."""
+    def _wait_end(self, child: Child, seconds: float, enough: Callable[[], bool] = lambda: False) -> str:
+        """Until the child has ended, the time is over, or it is enough; or a signal came: then text, and it stays in the queue."""
         deadline = time.monotonic() + seconds
-        while not child.ended() and (left := deadline - time.monotonic()) > 0:
+        while not child.ended() and not enough() and (left := deadline - time.monotonic()) > 0:
             if (number := self._signal(min(0.1, left))) is not None:
                 self._signals.put(number)
                 return f"another signal came ({signal.Signals(number).name})"
@@ -220,7 +265,7 @@ class Lives:
         except queue.Empty:
             return None
 
-    def _close(self, child: Child, probe: Probe, reason: Exit, text: str) -> None:
+    def _close(self, child: Child, probe: Watch, reason: Exit, text: str) -> None:
         probe.stop()
         self._engine.end(reason, text, child.reap())
         probe.join(1)
@@ -230,6 +275,7 @@ def _reason(error: LauncherError) -> Exit:
     kinds = {
         EngineWedged: Exit.WEDGED,
         HeadRequired: Exit.HEAD_REQUIRED,
+        LeaderLost: Exit.REGROUP,
         StartupSpent: Exit.BUDGET,
         StopForced: Exit.KILLED,
     }

@@ -61,7 +61,7 @@ LAUNCHER = (
     _gauge("speculation_configured", "1 when the profile drafts at all."),
 )
 VLLM = (
-    _gauge("vllm_up", "1 when vLLM's /health last answered 200."),
+    _gauge("vllm_up", "1 when vLLM's /health last answered 200; on a headless node, when its leader is ready."),
     _gauge("vllm_start_time_seconds", "When the vLLM that runs now was started, Unix time; absent before the first."),
     _counter("vllm_restarts", "Times the launcher started vLLM again."),
     _counter("vllm_exits", "Times a vLLM ended, by reason.", "reason"),

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from launcher import arguments, cachedirs, servicelinks, smollm2
+from launcher import arguments, cachedirs, nodes, servicelinks, smollm2
 from launcher.errors import SettingsConflict, UsageProblem
 from launcher.estimate import Estimate, estimate, gain_line, memory_lines
 from launcher.fetch import Repository, repositories
@@ -68,6 +68,8 @@ class ServePlan:
     startup_budget_seconds: int
     #: draft tokens of a draft; None: the profile does not speculate
     depth: int | None
+    #: on a headless node, where the launcher of its leader is
+    leader: str | None
     acceptance_per_draft_min: float | None
     draft_head_latency_seconds_max: float | None
     #: decisions worth a line, and warnings
@@ -113,9 +115,6 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
     stock = {name: env.get(name) or passed.get(name) for name in (cachedirs.ROOT, cachedirs.INDUCTOR)}
     space = cachedirs.namespace(mode, profile.rerank, profile.draft_vocab, profile.shadow_sample or 0)
     env |= cachedirs.environment(space, passed | env)
-    if options.fallback_after_seconds is not None:
-        _check_fallback(profile, mode)
-
     guess = estimate(profile)
     argv, more = arguments.build(
         profile,
@@ -126,6 +125,9 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         options.port,
         options.drain_seconds,
     )
+    spread = nodes.read(argv)
+    if options.fallback_after_seconds is not None:
+        _check_fallback(profile, mode, spread.count)
     return ServePlan(
         profile=profile.name,
         summary=profile.summary,
@@ -146,6 +148,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         fallback_env=MappingProxyType({"RADIANCE_FAST_DRAFT": str(Mode.OFF), **stock}),
         startup_budget_seconds=profile.startup_budget_seconds,
         depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
+        leader=nodes.leader(spread, options.metrics_port),
         acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
         draft_head_latency_seconds_max=profile.expected.draft_head_latency_seconds_max,
         notes=(*notes, *more, *guess.warnings, *warnings(profile), *_gated(profile, environ)),
@@ -189,8 +192,13 @@ def _plugin(profile: Profile, mode: Mode) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def _check_fallback(profile: Profile, mode: Mode) -> None:
+def _check_fallback(profile: Profile, mode: Mode, count: int) -> None:
     """A fall-back that can never happen, or that a requirement forbids, is a mistake of whoever asked for it."""
+    if count > 1:
+        raise UsageProblem(
+            f"--fallback-after-seconds starts this node's vLLM with its stock head, and the other {count - 1} of --nnodes {count} "
+            "would wait for its 2-bit one; leave it out and change fast_draft of the profile, which all nodes read"
+        )
     if profile.expected.acceptance_per_draft_min is None or mode is Mode.OFF:
         raise UsageProblem(
             f"--fallback-after-seconds needs fast_draft and expected.acceptance_per_draft_min; profile {profile.name!r} has "
@@ -247,7 +255,8 @@ def to_json(plan: ServePlan, hide: Mapping[str, str]) -> str:
         "unset": list(plan.unset),
         "folders": {name: str(path) for name, path in plan.folders.items()},
         "state_dir": f"made at start, private, in {plan.state_parent or 'the temporary folder'}",
-        "api": f"http://{plan.options.host}:{plan.options.port}",
+        "api": f"http://{plan.options.host}:{plan.options.port}" if plan.leader is None else None,
+        "leader": plan.leader,
         "metrics": f"http://{plan.options.metrics_host}:{plan.options.metrics_port}/metrics",
         "fast_draft": plan.mode.name.lower(),
         "require": str(plan.require),
@@ -277,7 +286,7 @@ def to_text(plan: ServePlan, hide: Mapping[str, str]) -> str:
         ("state", f"a private folder, made at start, in {plan.state_parent or 'the temporary folder'}"),
         *(("model", str(folder)) for folder in plan.model_folders),
         *(("hub", str(repository)) for repository in plan.repositories),
-        ("api", f"http://{options.host}:{options.port}"),
+        ("api", f"http://{options.host}:{options.port}" if plan.leader is None else f"none, follows {plan.leader}"),
         ("metrics", f"http://{options.metrics_host}:{options.metrics_port}/metrics"),
         ("ready in", f"at most {plan.startup_budget_seconds} s, else exit 124"),
     ]

@@ -24,12 +24,35 @@ SETTLE_SECONDS = 20.0
 WATCH_SECONDS = 2.0
 
 
-class Probe(threading.Thread):
-    def __init__(self, engine: Engine, environ: Mapping[str, str], interval: float = 0.5) -> None:
+class Watch(threading.Thread):
+    """A thread that watches one life of vLLM and says whether it is ready."""
+
+    def __init__(self, engine: Engine, interval: float) -> None:
         super().__init__(name="probe", daemon=True)
         self._engine = engine
         self._interval = interval
         self._end = threading.Event()
+
+    def stop(self) -> None:
+        """The thread sees it at its next step; one that waits for an answer cannot change the phase any more."""
+        self._end.set()
+
+    def _judge(self, head: Verdict) -> None:
+        """Ready or degraded, and a line whenever that changes."""
+        engine = self._engine
+        short = engine.fell_back or (not head.ok and engine.plan.require is not Require.NONE)
+        if self._end.is_set() or not engine.enter(Phase.DEGRADED if short else Phase.READY):
+            return
+        if short:
+            why = "acceptance stayed under the profile's floor" if engine.fell_back else head.reason
+            log.warning("the 2-bit draft head is not active, vLLM serves with its stock head: %s", why)
+        elif engine.plan.mode is not Mode.OFF:
+            log.info("draft head: %s", head.reason)
+
+
+class Probe(Watch):
+    def __init__(self, engine: Engine, environ: Mapping[str, str], interval: float = 0.5) -> None:
+        super().__init__(engine, interval)
         key = environ.get("VLLM_API_KEY")
         # NOTE: trust_env=False, else a proxy variable of the environment would catch calls to our own loopback.
         self._http = httpx.Client(
@@ -38,10 +61,6 @@ class Probe(threading.Thread):
             timeout=10.0,
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
-
-    def stop(self) -> None:
-        """The thread sees it at its next step; one that waits for an answer cannot change the phase any more."""
-        self._end.set()
 
     def run(self) -> None:
         engine = self._engine
@@ -60,8 +79,8 @@ class Probe(threading.Thread):
         self._judge(head)
         log.info("%s after %.0f s: %s", engine.phase, time.time() - engine.begun, engine.url)
         while not self._end.wait(min(WATCH_SECONDS, engine.plan.options.wedge_seconds / 4)):
-            self._healthy()
-            self._judge(engine.verdict())
+            if self._healthy():  # of one that is gone there is no state, which says nothing of its head
+                self._judge(engine.verdict())
 
     def _healthy(self) -> bool:
         was = self._engine.up
@@ -114,18 +133,6 @@ class Probe(threading.Thread):
             return None
         found = from_samples((s.name, s.labels, s.value) for family in families for s in family.samples)
         return None if found is None else found.drafts
-
-    def _judge(self, head: Verdict) -> None:
-        """Ready or degraded, and a line whenever that changes."""
-        engine = self._engine
-        short = engine.fell_back or (not head.ok and engine.plan.require is not Require.NONE)
-        if self._end.is_set() or not engine.enter(Phase.DEGRADED if short else Phase.READY):
-            return
-        if short:
-            why = "acceptance stayed under the profile's floor" if engine.fell_back else head.reason
-            log.warning("the 2-bit draft head is not active, vLLM serves with its stock head: %s", why)
-        elif engine.plan.mode is not Mode.OFF:
-            log.info("draft head: %s", head.reason)
 
     def _settle(self) -> Verdict:
         deadline = time.monotonic() + SETTLE_SECONDS

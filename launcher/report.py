@@ -28,7 +28,9 @@ def report(engine: Engine) -> dict[str, Any]:
         "ready": ready,
         "ready_reason": reason,
         "engine": {
-            "url": engine.url,
+            "url": engine.url if plan.leader is None else None,
+            "leader": plan.leader,
+            "started": engine.begun if engine.life else None,
             "up": engine.up,
             "pid": engine.pid,
             "restarts": engine.restarts,
@@ -61,6 +63,8 @@ def report(engine: Engine) -> dict[str, Any]:
 
 def _acceptance(engine: Engine) -> dict[str, Any]:
     scrape, plan = engine.scrape, engine.plan
+    if plan.leader:
+        return {"available": False, "reason": f"the leader counts drafts: {plan.leader}/status"}
     if not scrape.spec:
         why = (
             "vLLM counts no drafts: speculation or its statistics are off"
@@ -89,7 +93,10 @@ def text(found: dict[str, Any]) -> str:
         ("profile", f"{found['profile']}, radiance {found['radiance']}, vllm {found['vllm']}"),
         ("phase", f"{found['phase']}, {'ready' if found['ready'] else 'not ready: ' + found['ready_reason']}"),
         ("spent", ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in found["phase_seconds"].items())),
-        ("vllm", f"{vllm}, {engine['url']}, pid {engine['pid']}, restarts {engine['restarts']}"),
+        (
+            "vllm",
+            f"{vllm}, {engine['url'] or 'follows ' + engine['leader']}, pid {engine['pid']}, restarts {engine['restarts']}",
+        ),
         ("draft", f"mode {draft['mode']}, {'ok' if draft['ok'] else 'NOT AS ASKED'}: {draft['reason']}"),
     ]
     if engine["last_exit"]:

@@ -80,7 +80,8 @@ class Scraper(threading.Thread):
             number = self._begun
         begin, life = time.monotonic(), self._engine.life
         try:
-            if self._engine.up:  # vLLM opens its port when it is ready; before that there is nobody to ask
+            # vLLM opens its port when it is ready; before that, and on a headless node, there is nobody to ask
+            if self._engine.up and self._engine.plan.leader is None:
                 families = parse(self._get(begin), None if self._engine.plan.options.passthrough else NEEDED)
                 if life == self._engine.life:
                     self._engine.scrape = self._judge(families, life, time.monotonic() - begin)

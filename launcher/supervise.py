@@ -51,7 +51,8 @@ def _serve(engine: Engine, environ: Mapping[str, str], signals: Signals) -> None
     _prepare(plan, signals)
     if not fetchahead.run(plan, env, log.info, lambda: not signals.empty()):
         raise smollm2.Stopped
-    _free(plan.options.host, plan.options.port, "--port")
+    if plan.leader is None:
+        _free(plan.options.host, plan.options.port, "--port")
     if not signals.empty():
         raise smollm2.Stopped
     with _state_folder(plan) as folder:

@@ -71,16 +71,22 @@ def fake_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def serve(
     tmp_path: Path, profiles_dir: Path, model: Path, fake_vllm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Served]]:
-    """serve(*arguments, fake=..., **profile changes) -> Served. Ends what it started, and what a failed test left of it."""
+    """serve(*arguments, fake=..., **profile changes) -> Served. Ends what it started, and what a failed test left of it. One on
+    another `host` (127.0.0.x) is another node and has its own notes."""
     started: list[Served] = []
     mark = processes.mark()
     monkeypatch.setenv(*next(iter(mark.items())))
 
-    def start(*arguments: str, fake: str = "", ports: dict[str, int] | None = None, **change: Any) -> Served:
+    def start(
+        *arguments: str, fake: str = "", ports: dict[str, int] | None = None, host: str = "127.0.0.1", **change: Any
+    ) -> Served:
         monkeypatch.setenv("FAKE_VLLM", fake)
+        notes = tmp_path / "notes" if host == "127.0.0.1" else tmp_path / f"notes-{host.replace('.', '-')}"
+        notes.mkdir(exist_ok=True)
+        monkeypatch.setenv("FAKE_VLLM_DIR", str(notes))
         (profiles_dir / "tiny.yaml").write_text(profile_text(model, **change))
         options = ["serve", "--profile", "tiny", "--profiles-dir", str(profiles_dir), "--vllm", str(fake_vllm)]
-        started.append(Served([*options, *arguments], tmp_path, ports or {}, mark))
+        started.append(Served([*options, *arguments], tmp_path, ports or {}, mark, host, notes))
         return started[-1]
 
     yield start

@@ -222,6 +222,8 @@ def main() -> None:
         print(text, flush=True)
     write_status()
     threading.Thread(target=watch_for_the_end, daemon=True).start()
+    while "--headless" in sys.argv:  # as vLLM's: no port, and no notice of a leader that is gone
+        time.sleep(0.05)
     server = Server((option("--host"), int(option("--port"))), Handler)
     server.serve_forever(0.05)
     server.server_close()

@@ -35,14 +35,16 @@ def profile_text(folder: Path, **change: Any) -> str:
 class Served:
     """A `radiance serve` of a test: a real process with its ports."""
 
-    def __init__(self, argv: list[str], tmp_path: Path, ports: dict[str, int], mark: dict[str, str]) -> None:
+    def __init__(
+        self, argv: list[str], tmp_path: Path, ports: dict[str, int], mark: dict[str, str], host: str, notes: Path
+    ) -> None:
         #: of the environment that it and all its descendants have
         self.mark = mark
+        self.host, self.notes = host, notes
         self.port = ports.get("--port") or free_port()
         self.metrics_port = ports.get("--metrics-port") or free_port()
-        self.notes = tmp_path / "notes"
-        self.log_path = tmp_path / "serve.log"
-        where = ["--host", "127.0.0.1", "--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        self.log_path = notes.with_suffix(".log")
+        where = ["--host", host, "--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         cut = argv.index("--") if "--" in argv else len(argv)
         command = [sys.executable, "-m", "launcher", *argv[:cut], *where, *argv[cut:]]
         self.process = processes.start(command, self.log_path, cwd=tmp_path)
@@ -53,7 +55,7 @@ class Served:
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return httpx.get(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=30, trust_env=False)
+            return httpx.get(f"http://{self.host}:{self.metrics_port}{path}", timeout=30, trust_env=False)
         except httpx.TransportError:
             return None
 

@@ -1,0 +1,191 @@
+"""A headless node follows the leader of its model: two launchers on two loopback addresses, real processes, no model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from serving import Served
+
+from launcher import nodes, plan, report
+from launcher.errors import UsageProblem
+from launcher.options import Options
+from tests.processes import PATIENCE, alive, free_port, until
+
+Serve = Callable[..., Served]
+FAST = ("--restart-delay-seconds", "0.05")
+LEADER, WORKER = "127.0.0.1", "127.0.0.2"
+SPREAD = ("--nnodes", "2", "--master-addr", LEADER, "--master-port", "29501")
+
+
+@pytest.fixture
+def pair(serve: Serve) -> Callable[..., tuple[Served, Served]]:
+    def start(*options: str) -> tuple[Served, Served]:
+        port = free_port()
+        leader = serve(*FAST, *options, "--", *SPREAD, "--node-rank", "0", ports={"--metrics-port": port})
+        return leader, join(serve, leader, *options)
+
+    return start
+
+
+def join(serve: Serve, leader: Served, *options: str) -> Served:
+    return serve(*FAST, *options, "--", *SPREAD, "--node-rank", "1", "--headless",
+                 ports={"--metrics-port": leader.metrics_port}, host=WORKER)  # fmt: skip
+
+
+def lives(served: Served) -> list[str]:
+    path = served.notes / "lives.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def page(served: Served) -> str:
+    answer = served.get("/metrics")
+    assert answer is not None
+    return answer.text
+
+
+def test_a_node_that_came_first_waits_for_its_leader(serve: Serve) -> None:
+    port = free_port()
+    worker = serve(*FAST, "--", *SPREAD, "--node-rank", "1", "--headless", ports={"--metrics-port": port}, host=WORKER)
+    until(lambda: f"waiting: the leader's launcher at http://{LEADER}:{port} does not answer" in worker.log, "it waits")
+    assert (worker.status()["phase"], lives(worker)) == ("fetching", [])
+    leader = serve(*FAST, "--", *SPREAD, "--node-rank", "0", ports={"--metrics-port": port})
+    leader.wait_ready()
+    worker.wait_ready()
+    assert "--headless" in worker.seen()["argv"]
+    assert "--headless" not in leader.seen()["argv"]
+
+
+def test_it_tells_of_its_own_ranks_and_leaves_the_rest_to_the_leader(
+    pair: Callable[..., tuple[Served, Served]],
+) -> None:
+    leader, worker = pair()
+    worker.wait_ready()
+    found, shown = worker.status(), page(worker)
+    assert found["engine"]["leader"] == f"http://{LEADER}:{leader.metrics_port}"
+    assert found["engine"]["url"] is None
+    assert [head["state"] for rank in found["workers"] for head in rank["heads"]] == ["active"]
+    assert found["acceptance"] == {
+        "available": False,
+        "reason": f"the leader counts drafts: {found['engine']['leader']}/status",
+    }
+    assert f"up, follows {found['engine']['leader']}, pid" in report.text(found)
+    assert "radiance_ready 1.0" in shown
+    assert 'radiance_draft_head_verdict{verdict="ok"} 1.0' in shown
+    for name in ("radiance_vllm_scrape_success", "radiance_vllm_spec_metrics_present", "radiance_drafts_total"):
+        assert f"\n{name} " not in shown
+        assert f"\n{name} " in page(leader)
+    assert "cannot be read" not in worker.log
+
+
+def test_it_is_ready_when_the_leader_is(pair: Callable[..., tuple[Served, Served]]) -> None:
+    leader, worker = pair()
+    worker.wait_ready()
+    (leader.notes / "deaf").touch()
+
+    def told() -> bool:
+        answer = worker.get("/readyz")
+        return answer is not None and answer.status_code == 503 and "does not answer /health" in answer.text
+
+    until(told, "the worker says why the leader is not ready")
+    (leader.notes / "deaf").unlink()
+    worker.wait_ready()
+    assert len(lives(worker)) == 1
+
+
+def test_a_vllm_that_the_leader_started_anew_is_joined_anew(pair: Callable[..., tuple[Served, Served]]) -> None:
+    leader, worker = pair()
+    worker.wait_ready()
+    (leader.notes / "end").write_text("1")
+    until(lambda: len(lives(leader)) == 2 and len(lives(worker)) == 2, "both vLLMs were started again")
+    worker.wait_ready()
+    assert worker.status()["engine"]["exits"]["regroup"] == 1
+    assert "the leader has started its vLLM anew" in worker.log
+    assert len(lives(worker)) == 2
+
+
+def test_its_own_vllm_is_started_again_too(pair: Callable[..., tuple[Served, Served]]) -> None:
+    _, worker = pair()
+    worker.wait_ready()
+    (worker.notes / "end").write_text("1")
+    until(lambda: len(lives(worker)) == 2, "its vLLM was started again")
+    worker.wait_ready()
+
+
+def test_ranks_stay_until_the_leader_has_drained(pair: Callable[..., tuple[Served, Served]]) -> None:
+    leader, worker = pair("--grace-seconds", "600")  # it does not wait that long: the leader's end ends it
+    worker.wait_ready()
+    [pid] = worker.seen()["pids"]
+    answers: list[int] = []
+
+    def ask() -> None:
+        body = {"model": "tiny", "prompt": "x", "stop": ["answer.go"]}
+        url = f"http://{LEADER}:{leader.port}/v1/completions"
+        answers.append(httpx.post(url, json=body, trust_env=False, timeout=PATIENCE).status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(lambda: "answer.go" in (leader.notes / "requests.jsonl").read_text(), "the request runs")
+    for served in (worker, leader):
+        served.process.terminate()
+    worker.wait_phase("draining")
+    leader.wait_phase("draining")
+    until(lambda: "SIGTERM: stopping vLLM" in leader.log, "the leader drains")
+    assert alive(pid)
+    (leader.notes / "answer.go").touch()
+    asking.join(PATIENCE)
+    assert answers == [200]
+    assert leader.process.wait(PATIENCE) == 0
+    assert worker.process.wait(PATIENCE) == 0
+    assert not alive(pid)
+
+
+def test_a_leader_that_is_gone_is_70(pair: Callable[..., tuple[Served, Served]]) -> None:
+    leader, worker = pair("--wedge-seconds", "2")
+    worker.wait_ready()
+    leader.process.kill()
+    assert worker.process.wait(PATIENCE) == 70
+    assert "has not answered for 2 s" in worker.log
+
+
+def test_a_stop_while_it_waits_is_clean(serve: Serve) -> None:
+    worker = serve("--", *SPREAD, "--node-rank", "1", "--headless", ports={"--metrics-port": free_port()}, host=WORKER)
+    until(lambda: "waiting: the leader's launcher" in worker.log, "it waits")
+    assert worker.stop() == 0
+    assert lives(worker) == []
+
+
+@pytest.mark.parametrize(
+    "extra", [SPREAD, ("-n", "2", "--master_addr=127.0.0.1"), ("--nnodes=2", "-r", "0", *SPREAD[2:])]
+)
+def test_nodes_are_read_as_vllm_reads_them(extra: tuple[str, ...]) -> None:
+    assert nodes.read(("model", *extra)) == nodes.Nodes(2, False, LEADER)
+    assert nodes.read(("model", *extra, "--headless")).headless
+
+
+@pytest.mark.parametrize(
+    ("extra", "port", "part"),
+    [
+        (("--headless",), 9410, "--headless without --master-addr"),
+        (("--headless", *SPREAD), 0, "--metrics-port 0"),
+        (("--nnodes", "two"), 9410, "--nnodes 'two'"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(tiny: Any, extra: tuple[str, ...], port: int, part: str) -> None:
+    with pytest.raises(UsageProblem, match=part):
+        plan.build(tiny(), Options(extra=extra, metrics_port=port), {})
+
+
+def test_a_fall_back_of_one_node_alone_is_refused(tiny: Any) -> None:
+    options = Options(extra=SPREAD, fallback_after_seconds=60.0)
+    with pytest.raises(UsageProblem, match="the other 1 of --nnodes 2 would wait"):
+        plan.build(tiny(expected={"acceptance_per_draft_min": 2.0}), options, {})
+
+
+def test_an_ipv6_leader_and_a_plan_that_says_so(tiny: Any) -> None:
+    made = plan.build(tiny(), Options(extra=("--headless", "--nnodes", "2", "--master-addr", "fd00::1")), {})
+    assert made.leader == "http://[fd00::1]:9410"
+    assert "none, follows http://[fd00::1]:9410" in plan.to_text(made, {})
