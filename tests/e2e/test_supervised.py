@@ -12,9 +12,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -24,71 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import processes
 from tests.e2e import checkpoints, harness
 from tests.e2e.conftest import MTP
+from tests.e2e.server import STREAMED, Server
 from tests.processes import free_port, until
 
 pytestmark = pytest.mark.e2e
 KEY = "sk-e2e-never-to-be-seen-1234"
 TOKEN = "hf_e2eNeverToBeSeen"
-#: long enough to be running when the signal comes, on any machine
-STREAMED = 700
-
-
-@dataclass
-class Server:
-    process: Any
-    log: Path
-    mark: dict[str, str]
-    api: str
-    exporter: str
-    seen: list[str] = field(default_factory=list)
-    headers = {"Authorization": f"Bearer {KEY}"}  # noqa: RUF012
-
-    def status(self) -> dict[str, Any]:
-        return dict(httpx.get(f"{self.exporter}/status", trust_env=False, timeout=30).json())
-
-    def core(self) -> psutil.Process:
-        """The process that computes."""
-        below = psutil.Process(self.status()["engine"]["pid"]).children(recursive=True)
-        [found] = [each for each in below if "EngineCore" in " ".join(each.cmdline())]
-        return found
-
-    def ready(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()[-4000:]
-        try:
-            return httpx.get(f"{self.exporter}/readyz", trust_env=False, timeout=30).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def wait(self, phase: str, life: int) -> dict[str, Any]:
-        """Until vLLM number `life` (from 1) is in `phase`; the phases on the way go into `seen`."""
-
-        def there() -> dict[str, Any] | None:
-            assert self.process.poll() is None, self.log.read_text()[-4000:]
-            try:
-                found = self.status()
-            except httpx.TransportError:  # the launcher itself has just been started
-                return None
-            if not self.seen or self.seen[-1] != found["phase"]:
-                self.seen.append(found["phase"])
-            return found if found["phase"] == phase and found["engine"]["restarts"] == life - 1 else None
-
-        return dict(until(there, f"{phase} of vLLM {life}", harness.START_LIMIT))
-
-    def stream(self, http: httpx.Client) -> Iterator[list[int]]:
-        """The token ids of a greedy completion, as they come; ends after the server said that it is complete."""
-        body = {"model": "tiny", "prompt": harness.PROMPTS[0], "max_tokens": STREAMED, "temperature": 0, "stream": True}
-        more = {"ignore_eos": True, "return_token_ids": True}
-        with http.stream("POST", f"{self.api}/v1/completions", json=body | more, headers=self.headers) as answer:
-            answer.raise_for_status()
-            finished = ""
-            for line in answer.iter_lines():
-                if not line or line == "data: [DONE]":
-                    finished += line
-                    continue
-                choice = json.loads(line.removeprefix("data: "))["choices"][0]
-                yield choice["token_ids"] or []
-                finished += choice["finish_reason"] or ""
-            assert finished == "lengthdata: [DONE]"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 @contextmanager
@@ -101,7 +41,9 @@ def start(folder: Path, *options: str | Path) -> Iterator[Server]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("RADIANCE_")}
     env |= {"SABOTAGE": "random", "PYTHONPATH": os.pathsep.join(paths), "HF_TOKEN": TOKEN, **mark}
     with processes.running(command, folder / "serve.log", env=env, cwd=folder) as process:
-        yield Server(process, folder / "serve.log", mark, f"http://127.0.0.1:{api}", f"http://127.0.0.1:{port}")
+        yield Server(
+            process, folder / "serve.log", mark, f"http://127.0.0.1:{api}", f"http://127.0.0.1:{port}", headers=HEADERS
+        )
 
 
 @pytest.fixture(scope="module")
