@@ -53,6 +53,9 @@
   {{- with get $owned (splitList "=" $arg | first) -}}
     {{- $bad = append $bad (printf "launcherArgs: %s is set from %s" $arg .) -}}
   {{- end -}}
+  {{- if and $v.multiNode.enabled (eq (splitList "=" $arg | first) "--fallback-after-seconds") -}}
+    {{- $bad = append $bad (printf "launcherArgs: %s with multiNode.enabled: one node of a group cannot fall back alone; leave it out, and set overrides.fast_draft for all nodes" $arg) -}}
+  {{- end -}}
 {{- end -}}
 
 {{- /* vLLM takes the beginning of a name for the whole. */ -}}

@@ -1,11 +1,9 @@
 {{/* Arguments, environment, ports and probes of the server's container, and the volumes of its pod. */}}
 
-{{/* Of `radiance serve`, or of `radiance plan` for a worker. Arguments: root, role. */}}
+{{/* Of `radiance serve`. Arguments: root, role. */}}
 {{- define "radiance.args" -}}
 {{- $v := .root.Values -}}
-{{- $args := list "serve" -}}
-{{- if eq .role "worker" -}}{{- $args = list "--format" "shell" -}}{{- end -}}
-{{- $args = concat $args (list "--profile" $v.profile) -}}
+{{- $args := list "serve" "--profile" $v.profile -}}
 {{- if or $v.profiles $v.profilesConfigMap -}}{{- $args = concat $args (list "--profiles-dir" "/etc/radiance/profiles") -}}{{- end -}}
 {{- $args = concat $args (include "radiance.overrides" .root | fromJsonArray) -}}
 {{- $args = concat $args (list "--port" (int $v.ports.http | toString) "--metrics-port" (int $v.ports.metrics | toString)) -}}
@@ -71,18 +69,24 @@
 {{- end }}
 {{- end -}}
 
-{{/* Ports, probes and the stop. Probes ask the launcher, which answers from the first second and knows loading from dead. */}}
+{{/*
+Ports, probes and the stop. Probes ask the launcher, which answers from the first second and knows loading from dead; that of a
+worker has no API, follows the leader's readiness, and keeps its ranks while the leader drains. Arguments: root, role.
+*/}}
 {{- define "radiance.serving" -}}
-{{- $facts := include "radiance.facts" . | fromJson -}}
-{{- $probes := .Values.probes -}}
+{{- $v := .root.Values -}}
+{{- $facts := include "radiance.facts" .root | fromJson -}}
+{{- $probes := $v.probes -}}
 {{- $period := int $probes.periodSeconds -}}
-{{- $budget := add (int $facts.budget) (int .Values.startup.extraSeconds) -}}
+{{- $budget := add (int $facts.budget) (int $v.startup.extraSeconds) -}}
 ports:
+  {{- if ne .role "worker" }}
   - name: http
-    containerPort: {{ int .Values.ports.http }}
+    containerPort: {{ int $v.ports.http }}
     protocol: TCP
+  {{- end }}
   - name: metrics
-    containerPort: {{ .Values.ports.metrics }}
+    containerPort: {{ $v.ports.metrics }}
     protocol: TCP
 startupProbe:
   httpGet: {path: /startupz, port: metrics}
@@ -102,7 +106,7 @@ readinessProbe:
 lifecycle:
   preStop:
     exec:
-      command: [sleep, {{ .Values.drain.preStopSeconds | quote }}]
+      command: [sleep, {{ $v.drain.preStopSeconds | quote }}]
 {{- end -}}
 
 {{/* Where the models lie: the embedded one is Radiance's own, all others are the hub library's. */}}

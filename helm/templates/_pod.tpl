@@ -66,7 +66,8 @@ spec:
     - name: wait-for-leader
       {{- include "radiance.container" $root | nindent 6 }}
       command: [python3, /etc/radiance/scripts/wait.py]
-      # As long as the leader's own start may take, its download included: a restart of this container would restart the group.
+      # The launcher would wait too, but the startup probe counts from its first second, and the leader may still download then.
+      # As long as the leader's own start may take: a restart of this container would restart the group.
       args: [$(LWS_LEADER_ADDRESS), {{ $v.ports.metrics | quote }}, {{ include "radiance.progressSeconds" $root | quote }}]
     {{- end }}
     {{- with $v.initContainers }}
@@ -75,19 +76,13 @@ spec:
   containers:
     - name: radiance
       {{- include "radiance.container" $root | nindent 6 }}
-      {{- if $worker }}
-      {{- /* Not under the launcher: a worker has no API to watch. It runs what the launcher plans, without it. */}}
-      command: [/usr/bin/tini, --, /bin/sh, -c, 'eval "exec $(radiance plan "$@")"', radiance]
-      {{- end }}
       args:
         {{- include "radiance.args" . | nindent 8 }}
       {{- with include "radiance.resources" $root }}
       resources:
         {{- . | nindent 8 }}
       {{- end }}
-      {{- if not $worker }}
-      {{- include "radiance.serving" $root | nindent 6 }}
-      {{- end }}
+      {{- include "radiance.serving" . | nindent 6 }}
       terminationMessagePolicy: FallbackToLogsOnError
     {{- with $v.extraContainers }}
     {{- toYaml . | nindent 4 }}

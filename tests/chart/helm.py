@@ -123,6 +123,16 @@ def mount(container: Object, name: str) -> Object:
     return dict(next(m for m in container["volumeMounts"] if m["name"] == name))
 
 
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    """A selector as the chart writes them: matchLabels, and matchExpressions with In."""
+    wanted = [(key, [value]) for key, value in selector.get("matchLabels", {}).items()]
+    for expression in selector.get("matchExpressions", []):
+        assert expression["operator"] == "In"
+        wanted.append((expression["key"], expression["values"]))
+    assert wanted, "an empty selector selects everything"
+    return all(labels.get(key) in values for key, values in wanted)
+
+
 def walk(node: Any) -> list[Object]:
     """Every mapping in a tree, the outer ones first."""
     if isinstance(node, list):

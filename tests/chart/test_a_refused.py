@@ -143,6 +143,10 @@ RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a file of options": ({**GPU, "vllmArgs": ["--config", "/c"]}, ["vllmArgs: --config", "profiles.NAME.args"]),
     "the beginning of a secret": ({**GPU, "vllmArgs": ["--api-k=x"]}, ["--api-k", "apiKey.secret"]),
     "launcher's --set": ({**GPU, "launcherArgs": ["--set", "rerank=64"]}, ["launcherArgs: --set", "overrides"]),
+    "a fall-back of one node of a group": (
+        {**GPU, "overrides": {"tensor_parallel_size": 2}, "multiNode": {"enabled": True}, "launcherArgs": ["--fallback-after-seconds=600"]},
+        ["--fallback-after-seconds=600", "multiNode.enabled", "overrides.fast_draft"],
+    ),
     "GPU model on a CPU": ({**GPU, "accelerator": {"type": "cpu"}}, ['"cpu"', "qwen3.8-27b-mtp", "nvidia, amd"]),
     "CPU model on a GPU": ({**CPU, "accelerator": {"type": "amd"}}, ['"amd"', "smollm2-cpu", "cpu"]),
     "fewer GPUs than ranks": (
@@ -241,6 +245,7 @@ def test_nothing_refuses_what_is_right() -> None:
         {**GPU, "fullnameOverride": "vllm-a"},
         {**GPU, "vllmArgs": ["--enforce-eager", "--seed", "7", "--scheduling-policy=priority"]},
         {**GPU, "launcherArgs": ["--on-wedge", "report"], "overrides": {"model": {"revision": "abc"}}},
+        {**GPU, "launcherArgs": ["--fallback-after-seconds", "600"]},
         {**CPU, "global": {"of": "a parent chart"}},
     ]
     for values in right:

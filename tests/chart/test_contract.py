@@ -16,7 +16,7 @@ from promql import labels, names
 from tools import promtool
 
 from tests.chart import helm
-from tests.chart.helm import GPU, one, pods, render
+from tests.chart.helm import GPU, one, pods, render, selects, server
 
 PROMETHEUS = {"autoscaling": {"type": "keda", "keda": {"serverAddress": "http://p:9090"}}}
 #: what Prometheus' operator puts on every series of a pod's target
@@ -74,30 +74,44 @@ def test_the_rules_are_those_that_are_tested() -> None:
     assert rendered == tested
 
 
-@pytest.mark.parametrize(
-    ("passthrough", "jobs"), [(True, {"metrics": "radiance"}), (False, {"metrics": "radiance", "http": "vllm"})]
-)
-def test_monitors_give_the_jobs_that_alerts_ask_for(passthrough: bool, jobs: dict[str, str]) -> None:
-    for kind, field in (("podMonitor", "podMetricsEndpoints"), ("serviceMonitor", "endpoints")):
-        objects = render({**GPU, "monitoring": {"passthrough": passthrough, kind: {"enabled": True}}})
-        monitor = one(objects, kind[0].upper() + kind[1:])["spec"]
-        container = helm.server(pods(objects)[0]["spec"])
-        assert ("--passthrough" in container["args"]) is passthrough
-        ports = {port["name"]: port["name"] for port in container["ports"]}
-        if kind == "serviceMonitor":
-            service = one(objects, "Service", "demo-radiance-metrics")
-            assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-            ports = {port["name"]: port["targetPort"] for port in service["spec"]["ports"]}
-        else:
-            assert monitor["selector"]["matchLabels"].items() <= pods(objects)[0]["metadata"]["labels"].items()
-        found = {}
-        for endpoint in monitor[field]:
+def targets(objects: list[helm.Object], kind: str) -> list[tuple[str, str, str]]:
+    """What Prometheus' operator makes of the monitor: (component, name of the container's port, job) of every target."""
+    monitor, found = one(objects, kind)["spec"], []
+    for template in pods(objects):
+        labels = template["metadata"]["labels"]
+        own = {port["name"]: port["name"] for port in server(template["spec"])["ports"]}
+        services = [
+            {port["name"]: port["targetPort"] for port in service["spec"]["ports"]}
+            for service in objects
+            if service["kind"] == "Service" and selects(monitor["selector"], service["metadata"]["labels"])
+            if selects({"matchLabels": service["spec"]["selector"]}, labels)
+        ]
+        ways = services if kind == "ServiceMonitor" else [own] * selects(monitor["selector"], labels)
+        for endpoint in monitor["endpoints" if kind == "ServiceMonitor" else "podMetricsEndpoints"]:
             [job] = [r["replacement"] for r in endpoint["relabelings"] if r["targetLabel"] == "job"]
-            found[ports[endpoint["port"]]] = job
-        assert found == jobs
-        asked = {job for rule in _alerts() for job in re.findall(r'job="([^"]*)"', rule)}
-        assert asked
-        assert asked <= set(found.values())
+            ports = [way[endpoint["port"]] for way in ways if endpoint["port"] in way]
+            assert set(ports) <= set(own), "a Service's port that leads nowhere"
+            found += [(labels["app.kubernetes.io/component"], port, job) for port in ports]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+@pytest.mark.parametrize("passthrough", [True, False])
+@pytest.mark.parametrize("scenario", ["nvidia-1gpu", "lws"])
+def test_monitors_give_the_jobs_that_alerts_ask_for(scenario: str, passthrough: bool, kind: str) -> None:
+    """Every launcher once, those of a group's workers too; vLLM's own port, where it is scraped, on servers alone."""
+    monitoring = {"passthrough": passthrough, kind[0].lower() + kind[1:]: {"enabled": True}}
+    objects = render({"monitoring": monitoring}, scenario=scenario)
+    assert ("--passthrough" in server(pods(objects)[0]["spec"])["args"]) is passthrough
+    wanted = [("server", "metrics", "radiance")]
+    if not passthrough:
+        wanted.append(("server", "http", "vllm"))
+    if scenario == "lws":
+        wanted.append(("worker", "metrics", "radiance"))
+    assert targets(objects, kind) == sorted(wanted)
+    asked = {job for rule in _alerts() for job in re.findall(r'job="([^"]*)"', rule)}
+    assert asked
+    assert asked <= {job for _, _, job in wanted}
 
 
 def _alerts() -> list[str]:

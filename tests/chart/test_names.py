@@ -11,7 +11,7 @@ import re
 import pytest
 
 from tests.chart import helm
-from tests.chart.helm import GPU, one, pods, render, walk
+from tests.chart.helm import GPU, one, pods, render, selects, walk
 
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 each_scenario = pytest.mark.parametrize("scenario", helm.SCENARIOS)
@@ -83,22 +83,21 @@ def test_two_releases_in_one_namespace_do_not_meet(scenario: str) -> None:
 
 @each_scenario
 def test_selectors_select_this_releases_servers_and_nothing_else(scenario: str) -> None:
+    """But for the metrics of a group's workers, which are no servers and have a Service of their own."""
     objects = render(scenario=scenario)
-    servers = [
-        t["metadata"]["labels"]
-        for t in pods(objects)
-        if t["metadata"]["labels"]["app.kubernetes.io/component"] == "server"
-    ]
-    others = [o["metadata"]["labels"] for o in objects if o["kind"] == "Pod"]
-    others += [t["metadata"]["labels"] for t in pods(objects) if t["metadata"]["labels"] not in servers]
-    assert servers
-    for service in (o for o in objects if o["kind"] == "Service"):
-        selector = service["spec"]["selector"].items()
-        assert all(selector <= labels.items() for labels in servers)
-        assert not any(selector <= labels.items() for labels in others)
+    everything = [*pods(objects), *(o for o in objects if o["kind"] == "Pod")]
+    labels = [found["metadata"]["labels"] for found in everything]
+    services = [o for o in objects if o["kind"] == "Service"]
+    budgets = [o for o in objects if o["kind"] == "PodDisruptionBudget"]  # counts groups, so leaders
+    assert services
+    for item in [*services, *budgets]:
+        selector = item["spec"]["selector"]
+        selector = selector if item in budgets else {"matchLabels": selector}
+        chosen = {found["app.kubernetes.io/component"] for found in labels if selects(selector, found)}
+        assert chosen == {"worker" if item["metadata"]["name"] == "demo-radiance-worker-metrics" else "server"}
     for item in objects:
         if item["kind"] == "Deployment":
-            assert item["spec"]["selector"]["matchLabels"].items() <= servers[0].items()
+            assert selects(item["spec"]["selector"], item["spec"]["template"]["metadata"]["labels"])
             assert not [key for key in item["spec"]["selector"]["matchLabels"] if "version" in key or "chart" in key]
 
 

@@ -1,13 +1,12 @@
 """What the chart renders is what launcher and vLLM take. Over the recorded renders (tests/chart/golden): no Helm is needed.
 
-Arguments of every container go through the real command line, a worker's through the shell it is started with; metrics that
-autoscaling asks for are in the vLLM that is installed.
+Arguments of every container go through the real command line; metrics that autoscaling asks for are in the vLLM that is
+installed.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,28 +87,27 @@ def test_the_launcher_takes_the_arguments_of_every_container(
     assert seen >= {"serve", "fetch"}
 
 
-def test_a_worker_runs_what_the_launcher_plans(tmp_path: Path) -> None:
-    """The shell line of the worker's command, with the real launcher and a vllm that writes down how it was called."""
+def test_a_worker_runs_what_the_launcher_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headless, as the rank that its pod is told, with the head that the leader has too."""
     [path] = [p for p in RENDERS if p.stem == "lws"]
     write_profiles(path, tmp_path)
-    [worker] = [c for c in containers(path) if c["name"] == "radiance" and "command" in c]
-    assert worker["command"][:2] == ["/usr/bin/tini", "--"]
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in {
-        "radiance": f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n',
-        "vllm": '#!/bin/sh\nenv; for word in "$@"; do echo "word $word"; done\n',
-    }.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    env = {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
-    command = [*worker["command"][2:], *arguments(worker, tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    words = [line.removeprefix("word ") for line in done.stdout.splitlines() if line.startswith("word ")]
-    assert words[:2] == ["serve", "Qwen/Qwen3.8-27B"]
+    leader, worker = (c for c in containers(path) if c["name"] == "radiance")
+    assert "command" not in worker, "the image's entry"
+    for entry in worker["env"]:
+        monkeypatch.setenv(entry["name"], entry["value"])
+    plans = []
+    for container in (leader, worker):
+        verb, *given = arguments(container, tmp_path)
+        assert verb == "serve"
+        done = CliRunner().invoke(main, ["plan", "--format", "json", *given])
+        assert done.exit_code == 0, done.output
+        plans.append(json.loads(done.stdout))
+    argv, words = (plan["argv"] for plan in plans)
+    assert words[1:3] == ["serve", "Qwen/Qwen3.8-27B"]
     assert words[words.index("--master-addr") + 1] == INJECTED["LWS_LEADER_ADDRESS"]
     assert words[words.index("--node-rank") + 1] == "1"
     assert words[words.index("--tensor-parallel-size") + 1] == "8"
     assert "--headless" in words
-    assert "RADIANCE_FAST_DRAFT=1" in done.stdout.splitlines()
+    assert "--headless" not in argv
+    assert plans[1]["env"]["RADIANCE_FAST_DRAFT"] == "1"
+    assert plans[1]["env"] == plans[0]["env"]
