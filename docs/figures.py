@@ -94,7 +94,8 @@ def portable() -> str:
 
 def rerank() -> str:
     """What more candidates cost a call, in microseconds of the whole path at 248320 x 5120, and what they bring."""
-    runs, deep = loaded("h200-rerank")["runs"], {run["head"]: run for run in loaded("h200-deep")["heads"]}
+    runs = [loaded(f"h200-rerank-{r}") for r in (32, 48, 64)]
+    deep = {run["head"]: run for run in loaded("h200-deep")["heads"]}
     rows = [["stock head", *(f"{us(runs[0]['rows'], m, 'stock', shape=(248320, 5120)):.0f}" for m in (1, 4, 16, 64)),
              accepted(deep, "stock", 2)]]  # fmt: skip
     for run in runs:

@@ -33,6 +33,7 @@ class Exit(StrEnum):
     HEAD_REQUIRED = "head_required"
     BUDGET = "startup_budget"
     REGROUP = "regroup"
+    LEADER_LOST = "leader_lost"
     KILLED = "killed"
 
 
@@ -156,14 +157,17 @@ class Engine:
         return self.ledger.read(self.state_dir)
 
     def verdict(self) -> Verdict:
-        return verdict(self.mode, [worker.snapshot for worker in self.workers()[0]])
+        snapshots = [worker.snapshot for worker in self.workers()[0]]
+        if not snapshots and self.plan.drafter_elsewhere and self.mode is not Mode.OFF:
+            return Verdict(True, True, "no rank of this node has a draft head: the drafter is on the last one")
+        return verdict(self.mode, snapshots)
 
     def readiness(self) -> tuple[bool, str]:
         """What /readyz answers, and why."""
+        follows = f"the leader {self.plan.leader}: {self.leader_says}"
         if self.phase not in SERVING:
-            return False, f"phase is {self.phase}"
+            return False, f"phase is {self.phase}" + (f"; {follows}" if self.plan.leader else "")
         if not self.up:
-            follows = f"the leader {self.plan.leader}: {self.leader_says}"
             return False, follows if self.plan.leader else "vLLM does not answer /health"
         if wedge := self.wedge():
             return False, wedge

@@ -27,7 +27,7 @@ from launcher.causes import explain
 from launcher.child import Child
 from launcher.engine import Engine, Exit
 from launcher.errors import EngineDied, EngineWedged, HeadRequired, LauncherError, LeaderLost, StartupSpent, StopForced
-from launcher.leader import Follower, Leader
+from launcher.leader import Membership
 from launcher.options import OnWedge
 from launcher.probe import Probe, Watch
 from launcher.signals import Signals
@@ -39,8 +39,6 @@ RESTART_WINDOW_SECONDS = 1800.0
 LONGEST_PAUSE_SECONDS = 60.0
 #: what is wedged or never started does not drain; it gets a moment to end by itself
 SHORT_GRACE_SECONDS = 5.0
-#: between two lines that say what is waited for
-REMINDER_SECONDS = 30.0
 
 
 class Restarts:
@@ -74,7 +72,7 @@ class Lives:
         self._signals, self._redact = signals, redact
         self._options = engine.plan.options
         self._starting = True
-        self._leader = Leader(engine.plan.leader) if engine.plan.leader else None
+        self._group = Membership(engine, engine.plan.leader, signals) if engine.plan.leader else None
         self._restarts = Restarts(self._options.max_restarts, self._options.restart_delay_seconds)
 
     def run(self) -> None:
@@ -85,7 +83,7 @@ class Lives:
                     return
             except LauncherError as error:
                 self._engine.enter(Phase.FAILED)
-                if not self._pause(error):
+                if not (self._group.again(error) if self._group else self._pause(error)):
                     raise
                 if not self._signals.empty():
                     log.info("stopped while vLLM was down")
@@ -94,7 +92,7 @@ class Lives:
     def _pause(self, error: LauncherError) -> bool:
         """True after the wait for a restart; False if there is none."""
         once_ready = any(phase in self._engine.since for phase in SERVING)
-        if not once_ready or isinstance(error, (HeadRequired, LeaderLost, StartupSpent, StopForced)):
+        if not once_ready or isinstance(error, (HeadRequired, StartupSpent, StopForced)):
             return False
         seconds = self._restarts.next(time.monotonic())
         if seconds is None:
@@ -111,8 +109,7 @@ class Lives:
     def _live(self) -> bool:
         """One vLLM from start to end. True: start another one at once. False: stopped on request."""
         engine = self._engine
-        joined = self._leader_started(self._leader) if self._leader else None
-        if self._leader and joined is None:
+        if self._group and not self._group.join():
             log.info("stopped while there was no vLLM of the leader to join")
             return False
         engine.begin()
@@ -120,9 +117,7 @@ class Lives:
             self._argv, self._env, self._options.grace_seconds, self._redact, self._options.log_format, self._begun
         )
         engine.pid = child.pid
-        probe: Watch = Probe(engine, self._env)
-        if self._leader and joined is not None:
-            probe = Follower(engine, self._leader, joined)
+        probe: Watch = self._group.watch() if self._group else Probe(engine, self._env)
         probe.start()
         try:
             reason, text = self._watch(child)
@@ -136,21 +131,6 @@ class Lives:
             raise
         self._close(child, probe, reason, text)
         return reason in (Exit.FALLBACK, Exit.REGROUP)
-
-    def _leader_started(self, leader: Leader) -> float | None:
-        """When the leader started its vLLM, waiting for that; None: asked to stop meanwhile. The startup budget does not run: the
-        leader may fetch its model first."""
-        reminder = 0.0
-        while True:
-            word = leader.ask()
-            if word is not None and word.started is not None:
-                return word.started
-            if time.monotonic() >= reminder:
-                what = "has not started its vLLM" if word else "does not answer; it must have the same --metrics-port"
-                log.info("waiting: the leader's launcher at %s %s", leader.url, what)
-                reminder = time.monotonic() + REMINDER_SECONDS
-            if self._signal(1.0) is not None:
-                return None
 
     def _begun(self, phase: Phase) -> None:
         """vLLM says that a phase of its start begins. What it says later on is no start."""
@@ -225,9 +205,10 @@ class Lives:
     def _drain(self, child: Child) -> str:
         """Not ready, but serving, for the drain delay; SIGTERM; the grace. Empty when vLLM ended by itself, else why it has
         not: the time is over, or a signal came, which stays in the queue."""
+        served = self._engine.phase in SERVING
         self._engine.enter(Phase.DRAINING)
-        if self._leader:
-            return self._outlast_leader(child)
+        if self._group:
+            return self._outlast_leader(child) if served else self._end_soon(child)
         if not (why := self._wait_end(child, self._options.drain_delay_seconds)):
             child.terminate()
             why = self._wait_end(child, self._options.grace_seconds)
@@ -240,6 +221,12 @@ class Lives:
         patience = self._options.drain_delay_seconds + self._options.grace_seconds
         if why := self._wait_end(child, patience, lambda: self._engine.leader_gone):
             return why
+        if not child.ended() and not self._engine.leader_gone:
+            return f"the leader was still there after {patience:g} s; its running requests are lost"
+        return self._end_soon(child)
+
+    def _end_soon(self, child: Child) -> str:
+        """Of ranks that serve nobody: they are killed after a moment, and that is no failure."""
         child.terminate()
         return self._wait_end(child, SHORT_GRACE_SECONDS)
 
@@ -275,7 +262,7 @@ def _reason(error: LauncherError) -> Exit:
     kinds = {
         EngineWedged: Exit.WEDGED,
         HeadRequired: Exit.HEAD_REQUIRED,
-        LeaderLost: Exit.REGROUP,
+        LeaderLost: Exit.LEADER_LOST,
         StartupSpent: Exit.BUDGET,
         StopForced: Exit.KILLED,
     }

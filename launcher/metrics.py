@@ -143,6 +143,8 @@ hangs or is dead. This page is made from `launcher/metrics.py` by `make docs`.
   histogram, from vLLM's own counters.
 * vLLM's own metrics (`vllm:...`) are on the API port. `radiance serve --passthrough` puts them on this port as well.
 * vLLM is read once a second in the background. `radiance_vllm_scrape_timestamp_seconds` says how old its figures are.
+* A headless node of a model over several nodes has no API: `vllm_scrape_*`, `vllm_spec_metrics_present` and all acceptance are its
+  leader's, `vllm_up` and `ready` follow it.
 """
 
 

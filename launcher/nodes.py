@@ -5,11 +5,17 @@ Node 0, the leader, has the API. The others run `vllm serve --headless`, and the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from launcher import arguments
 from launcher.errors import UsageProblem
+
+#: of vLLM; it takes the beginning of a name for the whole, we do not
+OPTIONS = ("headless", "nnodes", "node-rank", "master-addr", "data-parallel-address")
+HOST = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -22,12 +28,37 @@ class Nodes:
 
 
 def read(argv: Sequence[str]) -> Nodes:
-    """From all arguments after `vllm serve`. Raises UsageProblem for a number of nodes that is none."""
+    """From all arguments after `vllm serve`. Raises UsageProblem for what cannot be."""
     given = arguments.values(argv)
-    count = given.get("nnodes") or "1"
-    if not count.isdecimal() or int(count) < 1:
-        raise UsageProblem(f"--nnodes {count!r} is no number of nodes; give 1 or more")
-    return Nodes(int(count), "headless" in given, given.get("master-addr") or given.get("data-parallel-address"))
+    for name in OPTIONS:
+        if short := [found for found in given if len(found) > 3 and name.startswith(found) and found not in OPTIONS]:
+            raise UsageProblem(f"--{short[0]} is short for --{name}; write it out, the launcher has to know it")
+    count, rank = (_number(given, "nnodes", 1), _number(given, "node-rank", 0))
+    headless, address = "headless" in given, given.get("master-addr") or given.get("data-parallel-address")
+    if count > 1 and headless != (rank > 0):
+        raise UsageProblem(
+            f"--node-rank {rank} of --nnodes {count} {'with' if headless else 'without'} --headless: node 0 has the API, all others "
+            "are headless"
+        )
+    if address and not _is_host(address):
+        raise UsageProblem(
+            f"{address!r} is no address of a node; give a host or an IP address, without a port and brackets"
+        )
+    return Nodes(count, headless, address)
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return bool(HOST.fullmatch(text)) or ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def _number(given: dict[str, str], name: str, least: int) -> int:
+    text = given.get(name) or str(least)
+    if not text.isdecimal() or int(text) < least:
+        raise UsageProblem(f"--{name} {text!r}: give a number, {least} or more")
+    return int(text)
 
 
 def leader(found: Nodes, metrics_port: int) -> str | None:

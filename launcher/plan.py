@@ -70,6 +70,8 @@ class ServePlan:
     depth: int | None
     #: on a headless node, where the launcher of its leader is
     leader: str | None
+    #: pipeline parallel over several nodes: the drafter is on the last rank, so it may well be another node's
+    drafter_elsewhere: bool
     acceptance_per_draft_min: float | None
     draft_head_latency_seconds_max: float | None
     #: decisions worth a line, and warnings
@@ -127,7 +129,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
     )
     spread = nodes.read(argv)
     if options.fallback_after_seconds is not None:
-        _check_fallback(profile, mode, spread.count)
+        _check_fallback(profile, mode, spread)
     return ServePlan(
         profile=profile.name,
         summary=profile.summary,
@@ -149,6 +151,7 @@ def build(source: Profile | Sequence[Layer], options: Options, environ: Mapping[
         startup_budget_seconds=profile.startup_budget_seconds,
         depth=profile.speculative.num_speculative_tokens if profile.speculative else None,
         leader=nodes.leader(spread, options.metrics_port),
+        drafter_elsewhere=spread.count > 1 and profile.pipeline_parallel_size > 1,
         acceptance_per_draft_min=profile.expected.acceptance_per_draft_min,
         draft_head_latency_seconds_max=profile.expected.draft_head_latency_seconds_max,
         notes=(*notes, *more, *guess.warnings, *warnings(profile), *_gated(profile, environ)),
@@ -192,12 +195,12 @@ def _plugin(profile: Profile, mode: Mode) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def _check_fallback(profile: Profile, mode: Mode, count: int) -> None:
+def _check_fallback(profile: Profile, mode: Mode, spread: nodes.Nodes) -> None:
     """A fall-back that can never happen, or that a requirement forbids, is a mistake of whoever asked for it."""
-    if count > 1:
+    if spread.count > 1 or spread.headless or spread.address:
         raise UsageProblem(
-            f"--fallback-after-seconds starts this node's vLLM with its stock head, and the other {count - 1} of --nnodes {count} "
-            "would wait for its 2-bit one; leave it out and change fast_draft of the profile, which all nodes read"
+            "--fallback-after-seconds starts this node's vLLM with its stock head, and the other nodes would wait for its 2-bit one; "
+            "leave it out and change fast_draft of the profile, which all nodes read"
         )
     if profile.expected.acceptance_per_draft_min is None or mode is Mode.OFF:
         raise UsageProblem(

@@ -30,7 +30,6 @@ def report(engine: Engine) -> dict[str, Any]:
         "engine": {
             "url": engine.url if plan.leader is None else None,
             "leader": plan.leader,
-            "started": engine.begun if engine.life else None,
             "up": engine.up,
             "pid": engine.pid,
             "restarts": engine.restarts,

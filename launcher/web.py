@@ -1,7 +1,8 @@
-"""The launcher's port: /metrics /livez /readyz /startupz /status. Open before vLLM is started, on threads of its own.
+"""The launcher's port: /metrics /livez /readyz /startupz /status /group. Open before vLLM is started, on threads of its own.
 
 /livez     200 while the launcher looks after its vLLM, whatever state that is in; it ends by itself when vLLM cannot be helped
 /startupz  200 once the server has been ready for the first time
+/group     for other nodes of the same model (leader.py), once a second each: waits for nothing
 /readyz    200 while requests should come: warm, healthy, not wedged, not stopping, draft head as required
 """
 
@@ -82,7 +83,15 @@ def _routes(engine: Engine, scraper: Scraper) -> Routes:
         scraper.fresh(FRESH_SECONDS)
         return 200, "application/json", json.dumps(report(engine), indent=2).encode() + b"\n"
 
-    return {"/metrics": metrics, "/livez": live, "/readyz": ready, "/startupz": started, "/status": status}
+    def group() -> Answer:
+        good, reason = engine.readiness()
+        begun = engine.begun if engine.life else None
+        found = {"phase": str(engine.phase), "ready": good, "reason": reason, "started": begun}
+        return 200, "application/json", json.dumps(found).encode()
+
+    return {
+        "/metrics": metrics, "/livez": live, "/readyz": ready, "/startupz": started, "/status": status, "/group": group,
+    }  # fmt: skip
 
 
 def _verdict(good: bool, reason: str) -> Answer:

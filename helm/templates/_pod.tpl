@@ -66,7 +66,7 @@ spec:
     - name: wait-for-leader
       {{- include "radiance.container" $root | nindent 6 }}
       command: [python3, /etc/radiance/scripts/wait.py]
-      # The launcher would wait too, but the startup probe counts from its first second, and the leader may still download then.
+      # The launcher would wait too, but the startup probe counts from its first second, and the leader's fetch container may still run then.
       # As long as the leader's own start may take: a restart of this container would restart the group.
       args: [$(LWS_LEADER_ADDRESS), {{ $v.ports.metrics | quote }}, {{ include "radiance.progressSeconds" $root | quote }}]
     {{- end }}

@@ -11,6 +11,7 @@
 #   tp2                EAGLE on two GPUs
 #   v026               EAGLE, where vLLM 0.26 is installed; not one of all
 #   kernels portable   the draft head alone, beside its rivals; its Triton kernels
+#   candidates         the same with 32, 48 and 64 candidates
 #
 # Radiance must be installed beside vLLM: its processes find the plugin by the entry point. Times mean something only if
 # nothing else runs on the machine; `CUDA_VISIBLE_DEVICES=1 matrix.sh ... tests` beside a job on GPU 0 is for the others.
@@ -70,6 +71,12 @@ run() { # job
       ;;
     kernels) try kernels python3 -m radiance.bench head --no-triton --json "$out/h200.json" ;;
     portable) try portable python3 -m radiance.bench head --no-cuda --json "$out/h200-triton.json" ;;
+    candidates)
+      for r in 32 48 64; do
+        try "h200-rerank-$r" python3 -m radiance.bench head --rerank "$r" --shape 248320x5120 --rows 1,4,16,64 --no-triton \
+          --no-rivals --json "$out/h200-rerank-$r.json"
+      done
+      ;;
     *)
       echo "matrix.sh: there is no job $1; those that there are: the first lines of ${BASH_SOURCE[0]}" >&2
       failed=1
@@ -78,7 +85,7 @@ run() { # job
 }
 
 if (($# == 0)); then
-  set -- pairs small deep tests sleep sanitise distribution mtp next dflash2 eagle depth kv profile kernels portable
+  set -- pairs small deep tests sleep sanitise distribution mtp next dflash2 eagle depth kv profile kernels portable candidates
   if (($(nvidia-smi --list-gpus | wc -l) > 1)); then set -- "$@" tp2; fi
 fi
 for job; do run "$job"; done

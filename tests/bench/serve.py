@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     heads = chosen.heads.split(",")
-    if unknown := {head.partition(":")[0] for head in heads} - set(serving.HEADS):
+    if unknown := {head for head in heads if head not in serving.HEADS and not re.fullmatch("fast:[1-9][0-9]*", head)}:
         parser.error(f"there is no head {', '.join(unknown)}")
     share = {"gpu_memory_utilization": 0.5} if chosen.kv else {
         "gpu_memory_utilization": round(0.8 / len(heads), 2), "kv_cache_memory_bytes": KV_BYTES}  # fmt: skip

@@ -180,23 +180,21 @@ def test_faster_than_stock_where_the_host_has_time_to_spare() -> None:
         assert 1e6 * (stock - fast) == pytest.approx(3 * (head["stock"] - head["cuda"]), rel=0.15)
 
 
-def test_faster_than_the_rival_where_the_host_was_not_in_the_way() -> None:
-    """Two layers: the host, which others use too, is slower than the GPU in most rounds; the best are those it did not delay."""
+def test_the_gpu_is_busy_for_less_time_than_with_the_rival() -> None:
+    """Two layers, where the host, which others use too, decides on the tokens a second: what the GPU has to do says more."""
     found = heads("h200-serve-profile")
-    for run, at_least in (("sequences_1", 1.5), ("sequences_16", 1.3)):
-        stock, fast, fp8 = (max(found[head][run]["rounds"]) for head in ("stock", "fast", "fp8"))
-        assert fast / stock >= at_least
-        assert fast > fp8
+    for run in ("profile_1", "profile_16"):
+        stock, fast, fp8 = (found[head][run]["busy_us"] for head in ("stock", "fast", "fp8"))
+        assert stock / fast >= 1.8
+        assert fp8 / fast >= 1.25
 
 
-def test_more_candidates_cost_two_percent_at_most_and_are_accepted_as_the_stock_head() -> None:
+def test_more_candidates_cost_two_percent_and_are_accepted_as_the_stock_head() -> None:
     whole = {
-        run["rerank"]: {r["m"]: r["us"] for r in run["rows"] if (r["path"], r["stage"]) == ("cuda", "whole")}
-        for run in loaded("h200-rerank")["runs"]
+        r: {m: us(loaded(f"h200-rerank-{r}"), m, "cuda", "whole", 248320) for m in (1, 4, 16, 64)} for r in (32, 48, 64)
     }
-    assert set(whole) == {32, 48, 64}
     for m in (1, 4, 16, 64):
-        assert whole[64][m] <= 1.03 * whole[32][m]
+        assert whole[64][m] <= 1.025 * whole[32][m]
     found = heads("h200-deep")
     assert abs(accepted(found["fast:64"], "prompts_256") - accepted(found["stock"], "prompts_256")) < 0.001
 

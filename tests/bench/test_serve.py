@@ -35,7 +35,7 @@ def test_an_engine_that_says_nothing_is_killed_and_named(monkeypatch: pytest.Mon
 
 
 def test_a_head_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["serve.py", "FOLDER", "--heads", "stock,fast:48,slow"])
+    monkeypatch.setattr(sys, "argv", ["serve.py", "FOLDER", "--heads", "stock,fast:48,stock:48"])
     with pytest.raises(SystemExit, match="2"):
         serve.main()
-    assert "there is no head slow" in capsys.readouterr().err
+    assert "there is no head stock:48" in capsys.readouterr().err

@@ -1,7 +1,8 @@
 """A stand-in for the `vllm` executable: real processes, real ports, real signals, no model.
 
-It takes the arguments of `vllm serve`, answers /health, /metrics, /v1/models and the completions, writes a status file as
-the plugin would, ends running requests before it ends (as --shutdown-timeout makes vLLM do), and misbehaves as FAKE_VLLM
+It takes the arguments of `vllm serve`, waits for the other node of two (--nnodes) as vLLM's ranks do for each other, answers
+/health, /metrics, /v1/models and the completions, writes a status file as the plugin would, ends running requests before it
+ends (as --shutdown-timeout makes vLLM do), and misbehaves as FAKE_VLLM
 asks (words, comma-separated):
 
     exit=N         end at once with code N          die=N         end with code N after the first completion
@@ -29,6 +30,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -142,6 +144,21 @@ def option(name: str) -> str:
     return sys.argv[sys.argv.index(name) + 1]
 
 
+def meet() -> list[socket.socket]:
+    """Node 0 of two waits for the other, that one for node 0. To be kept: what is collected is closed."""
+    if "--nnodes" not in sys.argv:
+        return []
+    where = option("--master-addr"), int(option("--master-port"))
+    if "--headless" not in sys.argv:
+        listener = socket.create_server(where)
+        return [listener, listener.accept()[0]]
+    while True:
+        try:
+            return [socket.create_connection(where)]
+        except OSError:
+            time.sleep(0.05)
+
+
 def write_status() -> None:
     asked = os.environ["RADIANCE_FAST_DRAFT"]
     state = WORDS.get("head") or {"0": "", "1": "active", "shadow": "shadow"}[asked]
@@ -220,9 +237,10 @@ def main() -> None:
     for phase, text in STEPS.items() if "steps" in WORDS else ():
         wait_for(f"{phase}.go")
         print(text, flush=True)
+    met = meet()
     write_status()
     threading.Thread(target=watch_for_the_end, daemon=True).start()
-    while "--headless" in sys.argv:  # as vLLM's: no port, and no notice of a leader that is gone
+    while met and "--headless" in sys.argv:  # as vLLM's: no port, and no notice of a leader that is gone
         time.sleep(0.05)
     server = Server((option("--host"), int(option("--port"))), Handler)
     server.serve_forever(0.05)

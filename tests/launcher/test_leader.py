@@ -10,7 +10,8 @@ import httpx
 import pytest
 from serving import Served
 
-from launcher import nodes, plan, report
+from launcher import arguments, nodes, plan, report
+from launcher.engine import Engine, Verdict
 from launcher.errors import UsageProblem
 from launcher.options import Options
 from tests.processes import PATIENCE, alive, free_port, until
@@ -18,7 +19,7 @@ from tests.processes import PATIENCE, alive, free_port, until
 Serve = Callable[..., Served]
 FAST = ("--restart-delay-seconds", "0.05")
 LEADER, WORKER = "127.0.0.1", "127.0.0.2"
-SPREAD = ("--nnodes", "2", "--master-addr", LEADER, "--master-port", "29501")
+SPREAD = ("--nnodes", "2", "--master-addr", LEADER, "--master-port", str(free_port()))
 
 
 @pytest.fixture
@@ -31,9 +32,19 @@ def pair(serve: Serve) -> Callable[..., tuple[Served, Served]]:
     return start
 
 
-def join(serve: Serve, leader: Served, *options: str) -> Served:
-    return serve(*FAST, *options, "--", *SPREAD, "--node-rank", "1", "--headless",
-                 ports={"--metrics-port": leader.metrics_port}, host=WORKER)  # fmt: skip
+def join(serve: Serve, leader: Served, *options: str, fake: str = "", **change: Any) -> Served:
+    return serve(*FAST, *options, "--", *SPREAD, "--node-rank", "1", "--headless", fake=fake,
+                 ports={"--metrics-port": leader.metrics_port}, host=WORKER, **change)  # fmt: skip
+
+
+def says(worker: Served, text: str) -> None:
+    """Until /readyz is 503 and says this."""
+
+    def told() -> bool:
+        answer = worker.get("/readyz")
+        return answer is not None and answer.status_code == 503 and text in answer.text
+
+    until(told, text)
 
 
 def lives(served: Served) -> list[str]:
@@ -85,12 +96,7 @@ def test_it_is_ready_when_the_leader_is(pair: Callable[..., tuple[Served, Served
     leader, worker = pair()
     worker.wait_ready()
     (leader.notes / "deaf").touch()
-
-    def told() -> bool:
-        answer = worker.get("/readyz")
-        return answer is not None and answer.status_code == 503 and "does not answer /health" in answer.text
-
-    until(told, "the worker says why the leader is not ready")
+    says(worker, "vLLM does not answer /health")
     (leader.notes / "deaf").unlink()
     worker.wait_ready()
     assert len(lives(worker)) == 1
@@ -107,12 +113,89 @@ def test_a_vllm_that_the_leader_started_anew_is_joined_anew(pair: Callable[..., 
     assert len(lives(worker)) == 2
 
 
-def test_its_own_vllm_is_started_again_too(pair: Callable[..., tuple[Served, Served]]) -> None:
-    _, worker = pair()
+def test_a_rank_that_died_cannot_come_back_into_its_group(pair: Callable[..., tuple[Served, Served]]) -> None:
+    """The leader of an idle group does not notice, so the end of this launcher has to tell whoever runs both."""
+    leader, worker = pair("--wedge-seconds", "2")
     worker.wait_ready()
     (worker.notes / "end").write_text("1")
-    until(lambda: len(lives(worker)) == 2, "its vLLM was started again")
+    assert worker.process.wait(PATIENCE) == 70
+    assert "waiting up to 2 s for the leader to start its vLLM anew" in worker.log
+    assert (len(lives(worker)), len(lives(leader))) == (1, 1)
+
+
+def test_a_rank_that_died_with_its_leader_is_in_the_next_group(pair: Callable[..., tuple[Served, Served]]) -> None:
+    leader, worker = pair()
     worker.wait_ready()
+    (worker.notes / "end").write_text("1")
+    until(lambda: "waiting up to 30 s" in worker.log, "the worker noticed first")
+    (leader.notes / "end").write_text("1")
+    until(lambda: len(lives(leader)) == 2 and len(lives(worker)) == 2, "both vLLMs were started again")
+    worker.wait_ready()
+    exits = worker.status()["engine"]["exits"]
+    assert (exits["died"], exits["regroup"]) == (1, 0)
+
+
+def test_a_node_that_comes_too_late_waits_for_the_next_group(
+    pair: Callable[..., tuple[Served, Served]], serve: Serve
+) -> None:
+    leader, worker = pair()
+    worker.wait_ready()
+    worker.process.kill()
+    worker.process.wait()
+    late = join(serve, leader)
+    says(late, "has a vLLM whose group this node has left; it must start it anew")
+    assert len(lives(late)) == 1, "of the one before it"
+    (leader.notes / "end").write_text("1")
+    late.wait_ready()
+    assert len(lives(late)) == 2
+
+
+def test_a_leader_that_serves_but_is_not_ready_ends_the_start_all_the_same(serve: Serve) -> None:
+    """require: ready and a declined head: it serves, and /readyz is 503 for good, on both nodes."""
+    leader = serve("--", *SPREAD, "--node-rank", "0", fake="head=declined", require="ready")
+    worker = join(serve, leader, require="ready", startup_budget_seconds=30)
+    leader.wait_phase("degraded")
+    worker.wait_phase("ready")
+    says(worker, "the profile requires the 2-bit draft head: rank 0 lm_head: declined")
+
+
+def test_a_head_that_the_profile_requires_is_required_of_every_node(serve: Serve) -> None:
+    leader = serve("--", *SPREAD, "--node-rank", "0", require="fail")
+    worker = join(serve, leader, fake="head=declined", require="fail")
+    assert worker.process.wait(PATIENCE) == 70
+    assert "rank 0 lm_head: declined" in worker.log
+
+
+def test_a_stop_of_one_that_does_not_serve_yet_is_short(serve: Serve) -> None:
+    leader = serve("--", *SPREAD, "--node-rank", "0", fake="hang")
+    worker = join(serve, leader, "--grace-seconds", "600")
+    worker.seen()
+    assert worker.stop() == 0
+
+
+def test_a_stop_of_the_worker_alone_is_no_clean_one(pair: Callable[..., tuple[Served, Served]]) -> None:
+    _, worker = pair("--grace-seconds", "1")
+    worker.wait_ready()
+    assert worker.stop() == 137
+    assert "the leader was still there after 1 s" in worker.log
+
+
+def test_a_signal_during_a_regroup_starts_nothing(pair: Callable[..., tuple[Served, Served]]) -> None:
+    leader, worker = pair("--max-restarts", "0")
+    worker.wait_ready()
+    (leader.notes / "end").write_text("1")
+    assert leader.process.wait(PATIENCE) == 70
+    assert worker.stop() == 0
+    assert len(lives(worker)) == 1
+
+
+def test_where_the_drafter_is_another_nodes_no_head_is_missed(tiny: Any) -> None:
+    spread = ("--node-rank", "0", *SPREAD)
+    split = plan.build(tiny(pipeline_parallel_size=2, require="ready"), Options(extra=spread), {})
+    assert Engine(split).verdict() == Verdict(
+        True, True, "no rank of this node has a draft head: the drafter is on the last one"
+    )
+    assert not Engine(plan.build(tiny(tensor_parallel_size=2), Options(extra=spread), {})).verdict().ok
 
 
 def test_ranks_stay_until_the_leader_has_drained(pair: Callable[..., tuple[Served, Served]]) -> None:
@@ -144,11 +227,12 @@ def test_ranks_stay_until_the_leader_has_drained(pair: Callable[..., tuple[Serve
 
 
 def test_a_leader_that_is_gone_is_70(pair: Callable[..., tuple[Served, Served]]) -> None:
-    leader, worker = pair("--wedge-seconds", "2")
+    leader, worker = pair("--wedge-seconds", "5")
     worker.wait_ready()
     leader.process.kill()
+    says(worker, "its launcher does not answer")
     assert worker.process.wait(PATIENCE) == 70
-    assert "has not answered for 2 s" in worker.log
+    assert "has not answered for 5 s" in worker.log
 
 
 def test_a_stop_while_it_waits_is_clean(serve: Serve) -> None:
@@ -163,15 +247,22 @@ def test_a_stop_while_it_waits_is_clean(serve: Serve) -> None:
 )
 def test_nodes_are_read_as_vllm_reads_them(extra: tuple[str, ...]) -> None:
     assert nodes.read(("model", *extra)) == nodes.Nodes(2, False, LEADER)
-    assert nodes.read(("model", *extra, "--headless")).headless
+    headless = ("--headless", "--node-rank", "1")
+    assert nodes.read(("model", *extra, *headless)) == nodes.Nodes(2, True, LEADER)
 
 
 @pytest.mark.parametrize(
     ("extra", "port", "part"),
     [
         (("--headless",), 9410, "--headless without --master-addr"),
-        (("--headless", *SPREAD), 0, "--metrics-port 0"),
+        (("--headless", "-r", "1", *SPREAD), 0, "--metrics-port 0"),
         (("--nnodes", "two"), 9410, "--nnodes 'two'"),
+        (("--nnodes", "0"), 9410, "--nnodes '0'"),
+        (("--headless", *SPREAD), 9410, "--node-rank 0 of --nnodes 2 with --headless"),
+        (("--node-rank", "1", *SPREAD), 9410, "--node-rank 1 of --nnodes 2 without --headless"),
+        (("--headl", *SPREAD), 9410, "--headl is short for --headless"),
+        (("--headless", "-r", "1", "-n", "2", "--master-addr", "http://a:1"), 9410, "'http://a:1' is no address"),
+        (("--headless", "-r", "1", "-n", "2", "--master-addr", "a:29501"), 9410, "'a:29501' is no address"),
     ],
 )
 def test_what_cannot_be_is_a_usage_error(tiny: Any, extra: tuple[str, ...], port: int, part: str) -> None:
@@ -180,12 +271,41 @@ def test_what_cannot_be_is_a_usage_error(tiny: Any, extra: tuple[str, ...], port
 
 
 def test_a_fall_back_of_one_node_alone_is_refused(tiny: Any) -> None:
-    options = Options(extra=SPREAD, fallback_after_seconds=60.0)
-    with pytest.raises(UsageProblem, match="the other 1 of --nnodes 2 would wait"):
-        plan.build(tiny(expected={"acceptance_per_draft_min": 2.0}), options, {})
+    for extra in (SPREAD, ("-dpa", LEADER)):
+        options = Options(extra=extra, fallback_after_seconds=60.0)
+        with pytest.raises(UsageProblem, match="the other nodes would wait for its 2-bit one"):
+            plan.build(tiny(expected={"acceptance_per_draft_min": 2.0}), options, {})
+
+
+def test_values_of_options() -> None:
+    words = (
+        "model",
+        "--a",
+        "1",
+        "--b=2",
+        "3",
+        "-n",
+        "-1",
+        "--c",
+        '{"x": "--y"}',
+        "--a=4",
+        "--flag",
+        "--d.e",
+        "5",
+        "-r=6",
+    )
+    assert arguments.values(words) == {
+        "a": "4",
+        "b": "2",
+        "nnodes": "-1",
+        "c": '{"x": "--y"}',
+        "flag": "",
+        "d": "5",
+        "node-rank": "6",
+    }
 
 
 def test_an_ipv6_leader_and_a_plan_that_says_so(tiny: Any) -> None:
-    made = plan.build(tiny(), Options(extra=("--headless", "--nnodes", "2", "--master-addr", "fd00::1")), {})
+    made = plan.build(tiny(), Options(extra=("--headless", "-n", "2", "-r", "1", "--master-addr", "fd00::1")), {})
     assert made.leader == "http://[fd00::1]:9410"
     assert "none, follows http://[fd00::1]:9410" in plan.to_text(made, {})
