@@ -17,7 +17,7 @@ from launcher.engine import Engine
 from launcher.errors import EngineDied, LauncherError
 from launcher.probe import SETTLE_SECONDS, Watch
 from launcher.signals import Signals
-from launcher.states import ENDING, SERVING, Phase
+from launcher.states import ENDING, SERVING, START, Phase
 from radiance.settings import Require
 
 INTERVAL_SECONDS = 1.0
@@ -101,7 +101,8 @@ class Follower(Watch):
         head = engine.verdict()
         if not head.settled and time.monotonic() - self._served < SETTLE_SECONDS:
             return
-        if not head.ok and engine.plan.require is Require.FAIL:
+        starts = engine.phase in START  # a server whose head fails later goes on with its stock head
+        if starts and not head.ok and engine.plan.require is Require.FAIL:
             engine.refused = head.reason
         else:
             self._judge(head)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import figures
 import httpx
 import pytest
 from serving import Served
@@ -13,7 +15,10 @@ from serving import Served
 from launcher import arguments, nodes, plan, report
 from launcher.engine import Engine, Verdict
 from launcher.errors import UsageProblem
+from launcher.leader import Follower, Leader, Word
 from launcher.options import Options
+from launcher.states import Phase
+from radiance.status import HeadState
 from tests.processes import PATIENCE, alive, free_port, until
 
 Serve = Callable[..., Served]
@@ -164,6 +169,17 @@ def test_a_head_that_the_profile_requires_is_required_of_every_node(serve: Serve
     worker = join(serve, leader, fake="head=declined", require="fail")
     assert worker.process.wait(PATIENCE) == 70
     assert "rank 0 lm_head: declined" in worker.log
+
+
+def test_a_head_that_fails_later_ends_no_node(tmp_path: Path) -> None:
+    options = {"extra": ("--headless", "--node-rank", "1", *SPREAD)}
+    engine = figures.make_engine(tmp_path, options=options, require="fail")
+    engine.begin()
+    follower = Follower(engine, Leader("http://127.0.0.1:1"), joined=5.0)
+    for state, phase in (("active", "ready"), ("declined", "degraded")):
+        figures.put(engine, figures.head(state=HeadState(state)))
+        follower._answered(Word(Phase.READY, True, "ready", 5.0))
+        assert (engine.phase, engine.refused) == (phase, "")
 
 
 def test_a_stop_of_one_that_does_not_serve_yet_is_short(serve: Serve) -> None:
