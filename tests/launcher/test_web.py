@@ -43,6 +43,22 @@ def test_the_port_answers_over_http(engine: Engine) -> None:
         assert http.get("/").status_code == 404
 
 
+def test_other_nodes_are_told_when_vllm_was_started(engine: Engine, upstream: Upstream) -> None:
+    """Nothing before it was, and without a look at vLLM."""
+    with (
+        web.serving(engine, "127.0.0.1", 0) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http,
+    ):
+        found = {"phase": "ready", "ready": True, "reason": "ready", "started": engine.begun}
+        assert http.get("/group").json() == found
+        engine.begin()
+        assert http.get("/group").json()["started"] == engine.begun > found["started"]
+        upstream.free.clear()
+        assert http.get("/group", timeout=2).json()["phase"] == "loading", "a vLLM that hangs is not waited for"
+        engine.life = 0
+        assert http.get("/group").json()["started"] is None
+
+
 def test_a_fault_in_one_answer_does_not_close_the_port(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Engine) -> bytes:
         raise RuntimeError("boom")
