@@ -63,7 +63,7 @@ run() { # job
     eagle) serve h200-serve eagle eagle none,coarse,fp8,stock,fast "" ;;
     kv) serve h200-kv eagle eagle stock,fast "$graphs" --kv ;;
     profile) serve h200-serve-profile eagle eagle stock,fast,fp8 "" --profile ;;
-    depth) serve h200-deep deep/eagle eagle none,stock,fast,fast:48,fast:64 "$graphs" ;;
+    depth) serve h200-deep deep/eagle eagle none,stock,fp8,fast,fast:48,fast:64 "$graphs" ;;
     v026) serve h200-v026 eagle eagle none,stock,fast "$graphs" ;;
     tp2)
       serve h200-tp2 eagle eagle none,stock,fast "\"tensor_parallel_size\": 2, $graphs"
