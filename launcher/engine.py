@@ -164,11 +164,11 @@ class Engine:
 
     def readiness(self) -> tuple[bool, str]:
         """What /readyz answers, and why."""
-        follows = f"the leader {self.plan.leader}: {self.leader_says}"
+        follows = f"the leader {self.plan.leader}: {self.leader_says}" if self.plan.leader else ""
         if self.phase not in SERVING:
-            return False, f"phase is {self.phase}" + (f"; {follows}" if self.plan.leader else "")
+            return False, "; ".join(filter(None, [f"phase is {self.phase}", follows]))
         if not self.up:
-            return False, follows if self.plan.leader else "vLLM does not answer /health"
+            return False, follows or "vLLM does not answer /health"
         if wedge := self.wedge():
             return False, wedge
         if self.plan.require in (Require.READY, Require.FAIL):

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     head.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], help="draft rows, such as 1,8,64")
     head.add_argument(
-        "--rerank", type=int, default=DEFAULT_RERANK, metavar="R", help="candidates a draft row [%(default)s]"
+        "--rerank", type=int, default=DEFAULT_RERANK, metavar="R", help=f"candidates a draft row [{DEFAULT_RERANK}]"
     )
     head.add_argument("--no-triton", action="store_true", help="leave the portable path out")
     head.add_argument("--no-cuda", action="store_true", help="leave the CUDA kernels out")
